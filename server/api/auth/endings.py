@@ -95,6 +95,7 @@ def end_forbidden_commands(
         select(jobs.c.project)
         .join(attempts, attempts.c.job_id == jobs.c.id)
         .where(attempts.c.id == shells.c.attempt_id)
+        .correlate(shells)  # also within an EXISTS
         .scalar_subquery()
     )
     its_user = users.c.id == shells.c.user_id

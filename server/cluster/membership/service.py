@@ -104,6 +104,7 @@ def set_everyone(
     """
     with context.database.write() as connection:
         check_visible(connection, project, scope=actor.scope, permission=Permission.MEMBERS_WRITE)
+        _lock_project(connection, project)
         # All persons, because the role of each of them may change.
         lock_users(connection, connection.scalars(select(users.c.id)).all())
         hold_token(connection, actor, context.now())
@@ -131,11 +132,9 @@ def add_service_account(
     """
     with context.database.write() as connection:
         check_visible(connection, project, scope=actor.scope, permission=Permission.MEMBERS_WRITE)
+        _lock_project(connection, project)  # it stays until the account is stored
         lock_users(connection, [actor.user_id])
         hold_token(connection, actor, context.now())
-        # The project cannot be deleted before the account is stored.
-        kept = select(projects.c.name).where(projects.c.name == project)
-        connection.execute(kept.with_for_update(read=True, key_share=True))
         view = create_account(context, connection, project, request=request)
         user = user_named(connection, request.name)
         _changed(
@@ -163,6 +162,12 @@ def remove_service_account(context: Context, project: str, name: str, *, actor: 
         _changed(
             context, connection, project, user=user, before=account.role, after=None, actor=actor
         )
+
+
+def _lock_project(connection: Connection, project: str) -> None:
+    """Lock a project before any users, as its deletion does, so that no two of them deadlock."""
+    query = select(projects.c.name).where(projects.c.name == project)
+    connection.execute(query.with_for_update(key_share=True))
 
 
 def _locked(

@@ -164,6 +164,27 @@ def test_a_lost_role_ends_commands(
 
 
 @BRINGS_CODE
+@pytest.mark.parametrize("everyone", [None, "viewer"])
+def test_a_lost_role_ends_no_commands_in_other_projects(
+    as_user: Client, context: Context, harness: Harness, everyone: str | None
+) -> None:
+    roles = {OURS: "member", THEIRS: "member"}
+    ada = as_user(add_user(context, "ada", {OURS: "maintainer"}))
+    bob = authenticate_token(context, add_user(context, "bob", roles)).actor
+    harness.add_node(slots=4)
+    opened = {}
+    for project in (THEIRS, OURS, THEIRS):
+        job_id, _ = harness.running(project=project)
+        give_to(context, job_id, bob.user_id)
+        opened[job_id] = open_shell(context, job_id, ShellRequest(argv=("ls",)), actor=bob).id
+    ada.put(f"{API}/projects/{OURS}/everyone", json={"role": "member"})
+    ada.put(f"{API}/projects/{OURS}/everyone", json={"role": everyone})
+    assert [closed(context, each) for each in opened.values()] == [False] * 3
+    ada.delete(f"{API}/projects/{OURS}/members/bob")
+    assert [closed(context, each) for each in opened.values()] == [False, True, False]
+
+
+@BRINGS_CODE
 def test_a_lesser_role_in_the_cluster_ends_commands(
     as_user: Client,
     context: Context,
