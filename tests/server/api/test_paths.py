@@ -38,6 +38,7 @@ def test_an_unknown_job_is_not_found_on_any_path(
             bodies: dict[str, dict[str, object]] = {
                 "/requests": {"kind": "save"},
                 "/priority": {"priority": 1},
+                "/owner": {"owner": "ada"},
                 "/shells": {"argv": ["ls"]},
                 "/input": {"start": 0, "content": ""},
                 "/points": {"start": 0, "series": [{"name": "loss", "points": [[1, 0.0, 0.5]]}]},

@@ -40,6 +40,7 @@ from trainyard.protocol.rest.events import (
     UnknownEvent,
 )
 from trainyard.protocol.rest.jobs import Progress, SizeChange
+from trainyard.protocol.rest.members import MembersChanged, OwnerChanged
 from trainyard.protocol.rest.nodes import (
     NodeDrained,
     NodeLabeled,
@@ -47,7 +48,7 @@ from trainyard.protocol.rest.nodes import (
     NodeOnline,
     NodeRegistered,
 )
-from trainyard.protocol.rest.projects import ProjectChanged, ProjectSettings
+from trainyard.protocol.rest.projects import ProjectChanged, ProjectRole, ProjectSettings
 from trainyard.protocol.shell_sessions.views import ShellClosed, ShellOpened
 from trainyard.protocol.states import AttemptCause, AttemptOutcome, JobState, OperationState
 from trainyard.run.checkpoint_faults import CheckpointFault
@@ -110,6 +111,8 @@ EXAMPLES: tuple[EventData, ...] = (
     data.JobDeleted(),
     data.Imported(tool="wandb", run_id="9dcz13mm", points=3),
     ProjectChanged(project="vision", before=None, after=ProjectSettings(weight=2.0, max_slots=16)),
+    MembersChanged(project="vision", user="ada", before=None, after=ProjectRole.MEMBER),
+    OwnerChanged(before="ada", owner="bob"),
     SourceChanged(source="slurm", online=True, paused=False, needs_login=False),
     NodesRequested(request_id="r1", source="slurm", nodes=2),
     NodesReleased(request_id="r1", source="slurm", nodes=2, ended=True),
