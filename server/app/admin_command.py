@@ -108,7 +108,7 @@ def _left(rotation: AdminRotation) -> str:
             lines += [title, *(f"  {_line(row)}" for row in some)]
     if rotation.invited:
         lines.append(
-            "Users whom the former admin token invited, or gave a new password: "
+            "Users who were invited or got a new password since then: "
             f"{', '.join(rotation.invited)}"
         )
     if rotation.admins:

@@ -11,6 +11,7 @@ LONGEST_TAG, MAX_TAGS = 64, 32
 """Maximum length of a tag in characters, and maximum number of tags of a job."""
 ROOT = r"^[a-z][a-z0-9_-]{0,31}$"
 USER_NAME = r"^[a-z0-9][a-z0-9._-]{0,63}$"
+EMAIL = r"^[!-?A-~]+@[!-?A-~]+$"
 
 LEGAL = {
     NAME: "letters, digits, '.', '_' and '-', beginning with a letter or a digit",
@@ -19,6 +20,7 @@ LEGAL = {
     ROOT: "lower-case letters, digits, '_' and '-', beginning with a letter, at most 32",
     USER_NAME: "lower-case letters, digits, '.', '_' and '-', beginning with a letter or a digit, "
     "at most 64",
+    EMAIL: "one '@' between printable ASCII characters, without spaces",
 }
 """Description of the legal characters, by pattern."""
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from sqlalchemy import Connection, delete, insert, or_, select, true, update
+from sqlalchemy import Connection, Text, and_, cast, delete, insert, or_, select, true, update
 from sqlalchemy.exc import IntegrityError
 
 from server.api.auth.endings import (
@@ -16,6 +16,7 @@ from server.api.auth.endings import (
     end_invitations,
     end_sessions,
     end_tokens,
+    with_descendants,
 )
 from server.api.auth.principals import IS_ACTIVE, is_valid, lock_users
 from server.api.auth.tokens import TokenKind, hash_token, make_token
@@ -62,11 +63,12 @@ class AdminRotation:
     commands: int
     """Number of commands that ended; all were open in running attempts."""
     makers: Sequence[Token]
-    """API tokens that could create tokens or users, and have ended."""
+    """API tokens that could create tokens or users, and tokens made with them; all have ended."""
     invitations: int
     """Number of open invitations that ended."""
     invited: Sequence[str]
-    """Names of active users whom the former admin token invited, or whose password it reset."""
+    """Names of active users who were invited, or whose password was reset, since the former admin
+    token was made."""
     admins: Sequence[str]
     """Names of the active users with the role `admin`, which may create users."""
     made: Sequence[Token]
@@ -198,21 +200,23 @@ def _end_some(connection: Connection, some: Sequence[Token], now: datetime) -> N
 
 
 def _invited(connection: Connection, former: datetime | None) -> Sequence[str]:
-    """Return the names of active users whom the built-in user invited, or whose password it reset,
-    since the former admin token was made."""
+    """Return the names of active users who were invited, or whose password was reset, since a time.
+
+    Not only by the built-in user, because the former admin token may have made another admin.
+    """
     query = select(users.c.name).join(invitations, invitations.c.user_id == users.c.id)
-    query = query.where(invitations.c.maker_id == ADMIN_USER_ID, IS_ACTIVE)
+    query = query.where(IS_ACTIVE)
     if former is not None:
         query = query.where(invitations.c.created_at >= former - CLOCKS)
     return connection.scalars(query.distinct().order_by(users.c.name)).all()
 
 
-def _makers(connection: Connection, now: datetime) -> list[Token]:
-    """Lock and return the valid API tokens that may create tokens or users."""
-    scoped = (tokens.c.kind == TokenKind.API) & tokens.c.scopes.is_not(None) & is_valid(now)
-    query = Token.select().where(scoped).order_by(tokens.c.id).with_for_update()
-    rows = Token.all(connection, query)
-    return [row for row in rows if CREATES & {*(row.scopes or ())}]
+def _makers(connection: Connection, now: datetime) -> Sequence[Token]:
+    """Return the valid API tokens that may create tokens or users, and those made with them."""
+    named = (cast(tokens.c.scopes, Text).contains(f'"{each}"') for each in sorted(CREATES))
+    creates = and_(tokens.c.kind == TokenKind.API, is_valid(now), or_(*named))
+    theirs = tokens.c.id.in_(with_descendants(creates))
+    return Token.all(connection, Token.select().where(theirs).order_by(tokens.c.id))
 
 
 def _stored_hash(context: Context) -> str | None:

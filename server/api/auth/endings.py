@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from sqlalchemy import ColumnElement, Connection, delete, exists, or_, select, update
+from sqlalchemy import ColumnElement, Connection, Select, delete, exists, or_, select, update
 
 from server.api.auth.permissions import held_by_role
 from server.core.database.engine import batches
@@ -49,19 +49,29 @@ def end_invitations(connection: Connection, which: ColumnElement[bool], now: dat
     return connection.execute(update(invitations).where(is_open).values(ended_at=now)).rowcount
 
 
-def end_tokens(connection: Connection, which: ColumnElement[bool], now: datetime) -> int:
-    """Revoke the tokens that meet a condition; end their sessions, commands and invitations.
+def with_descendants(which: ColumnElement[bool]) -> Select[tuple[str]]:
+    """Return the query of the ids of unrevoked tokens that meet a condition, and of all tokens made
+    with them."""
+    is_left = tokens.c.revoked_at.is_(None)
+    ending = select(tokens.c.id).where(which, is_left).cte("ending", recursive=True)
+    made = select(tokens.c.id).join(ending, tokens.c.maker_token_id == ending.c.id).where(is_left)
+    return select(ending.union(made).c.id)
 
-    A condition, because a statement holds fewer parameters than a person may have tokens. Return
-    the number of commands.
+
+def end_tokens(connection: Connection, which: ColumnElement[bool], now: datetime) -> int:
+    """Revoke the tokens that meet a condition, and the tokens made with them.
+
+    Their sessions, commands and invitations end. The argument is a condition, because a statement
+    holds fewer parameters than a person may have tokens. Return the number of commands.
     """
-    valid = which & tokens.c.revoked_at.is_(None)
-    theirs = select(tokens.c.id).where(valid)
-    connection.execute(theirs.order_by(tokens.c.id).with_for_update()).all()
+    theirs = with_descendants(which)
+    locked = select(tokens.c.id).where(tokens.c.id.in_(theirs)).order_by(tokens.c.id)
+    connection.execute(locked.with_for_update()).all()
     commands = end_commands(connection, shells.c.token_id.in_(theirs))
     end_sessions(connection, sessions.c.token_id.in_(theirs))
     end_invitations(connection, invitations.c.maker_token_id.in_(theirs), now)
-    connection.execute(update(tokens).where(valid).values(revoked_at=now))
+    # Last, because the query finds only tokens that are not revoked.
+    connection.execute(update(tokens).where(tokens.c.id.in_(theirs)).values(revoked_at=now))
     return commands
 
 

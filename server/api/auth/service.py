@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Annotated, Any, Literal
 
 from sqlalchemy import Connection, func, insert, select, update
@@ -55,7 +55,8 @@ def create_token(
 ) -> tuple[ListedToken, str]:
     """Store a new token of the actor's user; return its row and its secret, which is not stored.
 
-    `hold` locks what authenticated the actor; by default, `hold_token` locks the actor's token.
+    A token that a token makes ends with it, and expires no later. `hold` locks what authenticated
+    the actor; by default, `hold_token` locks the actor's token.
 
     Raises:
         UnauthenticatedError: the token of the actor has ended meanwhile.
@@ -79,7 +80,7 @@ def create_token(
             f"{LOGIN_LIFETIME.total_seconds():.0f}",
         )
     token = make_token(TokenKind(request.kind))
-    values = {
+    values: dict[str, Any] = {
         "id": context.new_id(),
         "name": request.name,
         "kind": request.kind,
@@ -88,6 +89,7 @@ def create_token(
         "expires_at": now + lifetime,
         "scopes": None if request.scopes is None else known(request.scopes),
         "user_id": actor.owner_id,
+        "maker_token_id": actor.token_id,
     }
     with context.database.write() as connection:
         if hold is None:
@@ -101,6 +103,7 @@ def create_token(
             )
         if request.kind == "api":
             _check_room(connection, values)
+        values["expires_at"] = _until(connection, values["expires_at"], actor.token_id)
         connection.execute(insert(tokens).values(values))
         return _listed(connection, str(values["id"])), token
 
@@ -129,7 +132,7 @@ def list_tokens(
 
 
 def revoke_token(context: Context, token_id: str, *, actor: Actor = SERVER) -> None:
-    """Revoke a token; its sessions, invitations and commands in running attempts end.
+    """Revoke a token and the tokens made with it; their sessions, invitations and commands end.
 
     Raises:
         NotFoundError: no token has this id, it is already revoked, or it belongs to another user
@@ -210,3 +213,10 @@ def _name_is_taken(connection: Connection, new: Mapping[str, Any]) -> bool:
     of_user = tokens.c.user_id == new["user_id"]
     taken = select(tokens.c.id).where(is_named, of_user, is_valid(new["created_at"])).limit(1)
     return connection.execute(taken).first() is not None
+
+
+def _until(connection: Connection, wanted: datetime, maker_token_id: str | None) -> datetime:
+    """Return the end of a new token: that of its maker, if that is earlier."""
+    query = select(tokens.c.expires_at).where(tokens.c.id == maker_token_id)
+    of_maker = connection.scalar(query)
+    return wanted if of_maker is None else min(wanted, of_maker)

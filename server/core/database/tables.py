@@ -356,6 +356,7 @@ tokens = Table(
     Column("revoked_at", UtcDateTime),  # also set when a one-time token is used
     Column("scopes", Json),  # permissions of an API token; NULL without scopes
     Column("user_id", ID),  # user of the token or of its maker; NULL for machines
+    Column("maker_token_id", ID, index=True),  # token that made this one; NULL after a password
     Index(None, "user_id", "id"),
 )
 

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from pydantic import Field, SecretStr
 
 from trainyard.base.model_base import RecordModel, SpecModel
-from trainyard.base.names import USER_NAME
+from trainyard.base.names import EMAIL, USER_NAME
 from trainyard.spec.job import JobName
 
 BUILT_IN_USER = "admin"
@@ -44,7 +44,7 @@ class UserKind(StrEnum):
 
 UserName = Annotated[str, Field(pattern=USER_NAME)]
 """Name of a user: unique for ever, so a name is never given to another user."""
-Email = Annotated[str, Field(pattern=r"^[!-?A-~]+@[!-?A-~]+$", max_length=254)]
+Email = Annotated[str, Field(pattern=EMAIL, max_length=254)]
 GivenPassword = Annotated[SecretStr, Field(max_length=MAX_PASSWORD)]
 """A password that the server compares with a stored hash."""
 NewPassword = Annotated[SecretStr, Field(min_length=MIN_PASSWORD, max_length=MAX_PASSWORD)]

@@ -10,7 +10,7 @@ from server.api.auth.service import MAX_TOKENS
 from server.core.context import Context
 from server.core.database.engine import batches
 from server.core.database.tables import tokens
-from tests.server.api.accounts.people import API, ORIGIN, joined
+from tests.server.api.accounts.people import API, ORIGIN, URL, joined
 from tests.server.api.in_process import TestClient
 
 
@@ -80,3 +80,45 @@ def test_null_changes_nothing_and_is_refused(app: FastAPI, admin: TestClient, fi
     refused = admin.patch(f"{API}/users/{eve.id}", json={field: None})
     assert refused.status_code == 422
     assert refused.json()["errors"][0]["pointer"] == f"/{field}"
+
+
+def test_a_token_ends_with_the_token_that_made_it(
+    app: FastAPI, admin: TestClient, anonymous: TestClient
+) -> None:
+    ada = joined(app, admin, "ada")
+
+    def made(client: TestClient, header: dict[str, str], **fields: object) -> dict[str, str]:
+        reply = client.post(f"{API}/tokens", json=fields, headers=header)
+        assert reply.status_code == 201, reply.text
+        return dict(reply.json())
+
+    def works(client: TestClient, header: dict[str, str]) -> bool:
+        return client.get(f"{API}/jobs", headers=header).status_code == 200
+
+    def bearer(token: dict[str, str]) -> dict[str, str]:
+        return {"authorization": f"Bearer {token['secret']}"}
+
+    root = made(ada.browser, ORIGIN, name="root", expires_in_seconds=3600)
+    browser = TestClient(app, base_url=URL)
+    session = f"{API}/auth/session"
+    assert browser.post(session, json={"token": root["secret"]}).status_code == 201
+    child = made(browser, ORIGIN, name="child", expires_in_seconds=7200)
+    grandchild = made(anonymous, bearer(child), name="grandchild")
+    short = made(anonymous, bearer(root), name="short", expires_in_seconds=60)
+    sibling = made(ada.browser, ORIGIN, name="sibling")
+    assert child["expires_at"] == grandchild["expires_at"] == root["expires_at"]
+    assert short["expires_at"] < root["expires_at"]
+    its_browser = TestClient(app, base_url=URL)
+    assert its_browser.post(session, json={"token": grandchild["secret"]}).status_code == 201
+    assert all(works(anonymous, bearer(each)) for each in (root, child, grandchild, short))
+    assert ada.browser.delete(f"{API}/tokens/{root['id']}", headers=ORIGIN).status_code == 204
+    assert not any(works(anonymous, bearer(each)) for each in (root, child, grandchild, short))
+    assert not works(its_browser, {})
+    assert works(anonymous, bearer(sibling))
+
+
+def test_an_illegal_email_is_named_without_a_pattern(admin: TestClient) -> None:
+    refused = admin.post(f"{API}/users", json={"name": "ada", "email": "ada"})
+    assert refused.status_code == 422
+    assert "one '@' between" in refused.text
+    assert "[!-?" not in refused.text

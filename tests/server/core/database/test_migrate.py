@@ -29,11 +29,13 @@ from server.core.database.migrate import (
 )
 from server.core.database.schema import metadata
 
-LATER = """
+NEWEST = max(each.name for each in resources.files("migrations.versions").iterdir())[:4]
+NEXT = f"{int(NEWEST) + 1:04}"
+LATER = f"""
 from alembic import op
 import sqlalchemy as sa
 
-revision, down_revision = "0063", "0062"
+revision, down_revision = "{NEXT}", "{NEWEST}"
 
 
 def upgrade():
@@ -154,7 +156,7 @@ def second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A later version, with one more migration; its scripts."""
     scripts = tmp_path / "scripts"
     shutil.copytree(str(migrate.SCRIPTS), scripts, ignore=shutil.ignore_patterns("__pycache__"))
-    (scripts / "versions" / "0063_colors.py").write_text(LATER)
+    (scripts / "versions" / f"{NEXT}_colors.py").write_text(LATER)
     monkeypatch.setattr(migrate, "SCRIPTS", scripts)
     return scripts
 
@@ -181,12 +183,12 @@ def test_sqlite_copies_itself_first(database: Database, second: Path) -> None:
     with database.write() as connection:
         connection.execute(text("UPDATE projects SET description = 'before'"))
     upgrade(database)
-    assert (has_color(database), revision_of(database)) == (True, "0063")
-    copy = path.with_name(f"{path.name}.revision-0062")
+    assert (has_color(database), revision_of(database)) == (True, NEXT)
+    copy = path.with_name(f"{path.name}.revision-{NEWEST}")
     assert stat.S_IMODE(copy.stat().st_mode) == 0o600
     with closing(sqlite3.connect(copy)) as restored:
         assert restored.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
-        assert restored.execute("SELECT version_num FROM alembic_version").fetchall() == [("0062",)]
+        assert restored.execute("SELECT version_num FROM alembic_version").fetchall() == [(NEWEST,)]
         assert restored.execute("SELECT description FROM projects").fetchall() == [("before",)]
     written = copy.stat().st_mtime_ns
     upgrade(database)
@@ -197,11 +199,11 @@ def test_sqlite_copies_itself_first(database: Database, second: Path) -> None:
 @ON_SQLITE
 def test_an_earlier_copy_keeps_its_name(database: Database, second: Path) -> None:
     path = path_of(database)
-    earlier = path.with_name(f"{path.name}.revision-0062")
+    earlier = path.with_name(f"{path.name}.revision-{NEWEST}")
     earlier.write_text("of an earlier try")
     upgrade(database)
     assert earlier.read_text() == "of an earlier try"
-    assert path.with_name(f"{path.name}.revision-0062.2").stat().st_size > 0
+    assert path.with_name(f"{path.name}.revision-{NEWEST}.2").stat().st_size > 0
 
 
 def test_a_backup_deletes_no_file_of_a_similar_name(tmp_path: Path, second: Path) -> None:
@@ -210,9 +212,9 @@ def test_a_backup_deletes_no_file_of_a_similar_name(tmp_path: Path, second: Path
     shutil.copyfile(migrated(tmp_path), source)
     database = Database(f"sqlite:///{source}")
     upgrade(database, backup=tmp_path / "database")
-    assert (has_color(database), revision_of(database)) == (True, "0063")
+    assert (has_color(database), revision_of(database)) == (True, NEXT)
     with closing(sqlite3.connect(tmp_path / "database")) as copy:
-        assert copy.execute("SELECT version_num FROM alembic_version").fetchall() == [("0062",)]
+        assert copy.execute("SELECT version_num FROM alembic_version").fetchall() == [(NEWEST,)]
     database.dispose()
 
 
@@ -266,18 +268,18 @@ def test_a_backup_that_cannot_be_written_keeps_the_database_as_it_is(
     nowhere = tmp_path / "no folder" / "backup"
     with pytest.raises(MigrationRefusedError, match="backup"):
         upgrade(database, backup=nowhere)
-    assert (has_color(database), revision_of(database)) == (False, "0062")
+    assert (has_color(database), revision_of(database)) == (False, NEWEST)
 
 
 @ON_SQLITE
 def test_a_migration_that_fails_leaves_the_backup(database: Database, second: Path) -> None:
     path = path_of(database)
-    script = second / "versions" / "0063_colors.py"
+    script = second / "versions" / f"{NEXT}_colors.py"
     script.write_text(f"{LATER}    raise RuntimeError('interrupted')\n")
     with pytest.raises(RuntimeError, match="interrupted"):
         upgrade(database)
-    assert (has_color(database), revision_of(database)) == (False, "0062")
-    assert path.with_name(f"{path.name}.revision-0062").exists()
+    assert (has_color(database), revision_of(database)) == (False, NEWEST)
+    assert path.with_name(f"{path.name}.revision-{NEWEST}").exists()
 
 
 @ON_POSTGRESQL
