@@ -110,13 +110,11 @@ class Actor:
         other projects, the error names `project` and the least role.
         """
         found = tuple(problems)
+        if project is not None and self.may(permission):
+            return self.scope.refusal([permission], project, found)
         fields = ", ".join(each.pointer for each in found)
         held = ", ".join(each for each in Permission if self.may(each)) or "no permission"
         because = f", because of {fields}" if fields else ""
-        if project is not None and self.may(permission):
-            role = self.scope.needs.get(permission, "")
-            where = f" in project {project!r} (role {role})"
-            return ForbiddenError(f"this needs {permission}{where}{because}", found)
         whose = self.credential or f"the token {self.name!r}"
         return ForbiddenError(f"this needs {permission}{because}; {whose} has {held}", found)
 

@@ -11,6 +11,8 @@ LONGEST_TAG, MAX_TAGS = 64, 32
 """Maximum length of a tag in characters, and maximum number of tags of a job."""
 ROOT = r"^[a-z][a-z0-9_-]{0,31}$"
 USER_NAME = r"^[a-z0-9][a-z0-9._-]{0,63}$"
+MEMBER_NAME = r"^[a-z0-9][a-z0-9._-]{0,63}(@[A-Za-z0-9][A-Za-z0-9._-]*)?$"
+"""Name of a person, or of a service account with its project."""
 EMAIL = r"^[!-?A-~]+@[!-?A-~]+$"
 
 LEGAL = {
@@ -20,6 +22,8 @@ LEGAL = {
     ROOT: "lower-case letters, digits, '_' and '-', beginning with a letter, at most 32",
     USER_NAME: "lower-case letters, digits, '.', '_' and '-', beginning with a letter or a digit, "
     "at most 64",
+    MEMBER_NAME: "the name of a user, such as 'ada', or of a service account, such as "
+    "'nightly@vision'",
     EMAIL: "one '@' between printable ASCII characters, without spaces",
 }
 """Description of the legal characters, by pattern."""

@@ -59,6 +59,7 @@ class EventKind(StrEnum):
     JOB_DELETED = "job_deleted"
     PROJECT_CHANGED = "project_changed"
     MEMBERS_CHANGED = "members_changed"
+    SERVICE_TOKEN_CHANGED = "service_token_changed"
     SOURCE_CHANGED = "source_changed"
     NODES_REQUESTED = "nodes_requested"
     NODES_RELEASED = "nodes_released"

@@ -17,7 +17,7 @@ from server.api.http.request_body import JsonBody
 from server.api.http.responses import reply
 from server.core.context import Context
 from trainyard.base.ids import ID_PATTERN
-from trainyard.base.names import USER_NAME
+from trainyard.base.names import MEMBER_NAME
 from trainyard.protocol.rest.access import Permission
 from trainyard.protocol.rest.common import Page
 from trainyard.protocol.user_accounts.views import InvitationView, UserChange, UserRequest, UserView
@@ -52,9 +52,9 @@ def create(
 )
 def list_(
     context: ServerContext,
-    page: Annotated[PageRequest[str], Depends(page_by("users", str, USER_NAME))],
+    page: Annotated[PageRequest[str], Depends(page_by("users", str, MEMBER_NAME))],
     name: Annotated[
-        str | None, Query(pattern=USER_NAME, description="Only the user of this name.")
+        str | None, Query(pattern=MEMBER_NAME, description="Only the user of this name.")
     ] = None,
 ) -> Response:
     """List users in the order of their names, disabled ones included."""

@@ -99,7 +99,7 @@ def accept_invitation(
         first = _open(connection, code, now)
         lock_users(connection, [first.user_id, first.maker_id])
         found = _open(connection, code, now)  # again, now that nothing can change
-        end_access(connection, found.user_id, now)
+        end_access(connection, [found.user_id], now)
         its = update(users).where(users.c.id == found.user_id)
         connection.execute(its.values(password=new_hash))
         return store_session(context, connection, user_id=found.user_id, browser=browser)

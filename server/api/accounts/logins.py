@@ -113,7 +113,7 @@ def change_password(
         its = update(users).where(users.c.id == account.id)
         connection.execute(its.values(password=new_hash))
         end_sessions(connection, sessions.c.user_id == account.id)
-        end_invitations_of(connection, account.id, context.now())
+        end_invitations_of(connection, [account.id], context.now())
         if principal.session_id is None:
             return None
         return store_session(context, connection, user_id=account.id, browser=browser)

@@ -3,31 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
-from functools import partial
 from typing import Annotated, Any, ClassVar
 
-from sqlalchemy import ColumnElement, Connection, Select, Table, delete, insert, update
+from sqlalchemy import Connection, Select, Table, delete, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from server.api.auth.endings import end_access
-from server.api.auth.principals import hold_token, lock_users
-from server.api.auth.service import RESERVED_NAMES, ListedToken, create_token
+from server.api.auth.principals import lock_users
 from server.core.context import Context
 from server.core.database.rows import TypedRow
 from server.core.errors import ConflictError, InvalidRequestError, NotFoundError
 from server.core.people.member_tables import members
 from server.core.people.user_tables import users
 from server.core.people.visible_projects import check_visible
-from server.core.subject import Actor
 from server.core.visibility.scope import Scope
-from trainyard.protocol.rest.access import Permission, TokenRequest
-from trainyard.protocol.rest.members import (
-    ServiceAccountRequest,
-    ServiceAccountView,
-    ServiceTokenRequest,
-)
+from trainyard.protocol.rest.access import Permission
+from trainyard.protocol.rest.members import ServiceAccountRequest, ServiceAccountView
 from trainyard.protocol.rest.projects import ProjectRole
 from trainyard.protocol.user_accounts.views import ClusterRole, UserKind, UserState
 
@@ -49,16 +42,24 @@ class ServiceAccount(TypedRow):
         return ServiceAccountView(**self.values_for(ServiceAccountView))
 
 
+MAX_ACCOUNTS = 200
+"""Maximum number of service accounts of a project, ended ones included: their names stay taken."""
+LONGEST_NAME = 64
+"""Maximum length of the name of an account with its project, in characters."""
+
+
 def list_accounts(
     context: Context, project: str, *, scope: Scope, after: str | None, limit: int
 ) -> Sequence[ServiceAccountView]:
-    """Return at most `limit` active accounts of a project, sorted by name, after the name `after`.
+    """Return at most `limit` accounts of a project, sorted by name, after the name `after`.
+
+    Accounts that have ended are omitted.
 
     Raises:
         NotFoundError: no project has this name, or the caller has no role in it.
         ForbiddenError: the caller lacks `members:write` in the project.
     """
-    query = _of_project(project, _is_active())
+    query = _of_project(project)
     if after is not None:
         query = query.where(users.c.name > after)
     with context.database.read() as connection:
@@ -69,21 +70,28 @@ def list_accounts(
 
 def create_account(
     context: Context, connection: Connection, project: str, *, request: ServiceAccountRequest
-) -> ServiceAccountView:
-    """Store an account with its role in its project, in the caller's transaction.
+) -> ServiceAccount:
+    """Store an account with its role in its project; the caller has locked the project.
 
     Raises:
-        InvalidRequestError: the name is reserved.
-        ConflictError: a user has, or had, this name.
+        InvalidRequestError: the name is too long together with the project's.
+        ConflictError: an account of the project has, or had, this name; or the project has
+            `MAX_ACCOUNTS`.
     """
-    if request.name in RESERVED_NAMES:
-        raise InvalidRequestError.at(
-            "/name", f"{request.name!r} is reserved; so are {', '.join(sorted(RESERVED_NAMES))}"
+    name = f"{request.name}@{project}"
+    if len(name) > LONGEST_NAME:
+        detail = f"{name!r} has {len(name)} characters; legal: at most {LONGEST_NAME}"
+        raise InvalidRequestError.at("/name", detail)
+    others = select(func.count()).select_from(users).where(users.c.project == project)
+    if (connection.scalar(others) or 0) >= MAX_ACCOUNTS:
+        raise ConflictError(
+            f"project {project!r} has {MAX_ACCOUNTS} service accounts, the maximum, ended ones "
+            "included: make another token of one of them"
         )
     user_id, now = context.new_id(), context.now()
     row = {
         "id": user_id,
-        "name": request.name,
+        "name": name,
         "role": ClusterRole.USER,
         "state": UserState.ACTIVE,
         "kind": UserKind.SERVICE,
@@ -94,87 +102,43 @@ def create_account(
         connection.execute(insert(users).values(row))
     except IntegrityError:
         raise ConflictError(
-            f"a user is or was named {request.name!r}: names are never given twice; take another"
+            f"a service account is or was named {name!r}: names are never given twice; take another"
         ) from None
     member = {"project": project, "user_id": user_id, "role": request.role, "created_at": now}
     connection.execute(insert(members).values(member))
-    return one_account(connection, project, request.name).view
+    return one_account(connection, project, name)
 
 
 def one_account(connection: Connection, project: str, name: str) -> ServiceAccount:
-    """Return an active account of a project.
+    """Return an account of a project that has not ended; an admin may have disabled it.
 
     Raises:
         NotFoundError: the project has no such account.
     """
-    query = _of_project(project, _is_active(), users.c.name == name)
+    query = _of_project(project).where(users.c.name == name)
     row = ServiceAccount.one_or_none(connection, query)
     if row is None:
         raise NotFoundError(f"project {project!r} has no service account with the name {name!r}")
     return row
 
 
-def end_account(context: Context, connection: Connection, account: ServiceAccount) -> None:
-    """Disable an account for good, and revoke its tokens; the caller has locked its user."""
+def end_accounts(context: Context, connection: Connection, user_ids: Sequence[str]) -> None:
+    """Disable accounts for good, and revoke their tokens; the caller has locked their users."""
     now = context.now()
-    end_access(connection, account.id, now)
-    ended = update(users).where(users.c.id == account.id)
+    end_access(connection, user_ids, now)
+    ended = update(users).where(users.c.id.in_(user_ids))
     connection.execute(ended.values(state=UserState.DISABLED, disabled_at=now))
-    connection.execute(delete(members).where(members.c.user_id == account.id))
+    connection.execute(delete(members).where(members.c.user_id.in_(user_ids)))
 
 
 def end_accounts_of(context: Context, connection: Connection, project: str) -> None:
     """End all accounts of a project that is being deleted."""
-    accounts = ServiceAccount.all(connection, _of_project(project, _is_active()))
-    lock_users(connection, [account.id for account in accounts])
-    for account in accounts:  # a project has few
-        end_account(context, connection, account)
+    user_ids = [each.id for each in ServiceAccount.all(connection, _of_project(project))]
+    lock_users(connection, user_ids)
+    end_accounts(context, connection, user_ids)
 
 
-def create_account_token(
-    context: Context, project: str, name: str, *, request: ServiceTokenRequest, actor: Actor
-) -> tuple[ListedToken, str]:
-    """Create a token of an account; return its row and its secret, which is not stored.
-
-    Raises:
-        NotFoundError: the actor sees no such project, or the project has no such account.
-        ForbiddenError: the actor lacks `members:write` in the project, or the token would have
-            permissions that the actor does not have.
-        ConflictError: another token of the account has this name.
-        UnauthenticatedError: the actor's token has ended meanwhile.
-    """
-    may = Permission.MEMBERS_WRITE
-    with context.database.read() as connection:
-        check_visible(connection, project, scope=actor.scope, permission=may)
-        account = one_account(connection, project, name)
-    wanted = TokenRequest(
-        name=request.name, scopes=request.scopes, expires_in_seconds=request.expires_in_seconds
-    )
-    owner = replace(actor, user_id=account.id, user_name=account.name)
-    hold = partial(_hold, context=context, account=account, project=project, actor=actor)
-    return create_token(context, wanted, actor=owner, hold=hold)
-
-
-def _hold(
-    connection: Connection,
-    *,
-    context: Context,
-    account: ServiceAccount,
-    project: str,
-    actor: Actor,
-) -> None:
-    """Lock account and actor, so that the token cannot outlive the end of either."""
-    lock_users(connection, [account.id, actor.user_id])
-    one_account(connection, project, account.name)
-    hold_token(connection, actor, context.now())
-
-
-def _is_active() -> ColumnElement[bool]:
-    return users.c.state == UserState.ACTIVE.value
-
-
-def _of_project(project: str, *conditions: ColumnElement[bool]) -> Select[*tuple[Any, ...]]:
+def _of_project(project: str) -> Select[*tuple[Any, ...]]:
     its = (members.c.user_id == users.c.id) & (members.c.project == project)
-    query = ServiceAccount.select().join(members, its)
     is_service = users.c.kind == UserKind.SERVICE.value
-    return query.where(is_service, users.c.project == project, *conditions)
+    return ServiceAccount.select().join(members, its).where(is_service)

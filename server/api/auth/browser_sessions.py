@@ -22,10 +22,10 @@ from server.api.auth.tokens import TokenKind, hash_token, make_secret
 from server.core.addresses import counted_as
 from server.core.context import Context
 from server.core.database.tables import tokens
-from server.core.errors import NotFoundError, UnauthenticatedError
+from server.core.errors import ForbiddenError, NotFoundError, UnauthenticatedError
 from server.core.people.user_tables import sessions, users
 from server.core.subject import ADMIN_USER_ID
-from trainyard.protocol.user_accounts.views import BrowserSession
+from trainyard.protocol.user_accounts.views import BrowserSession, UserKind
 
 SESSION_LIFETIME = timedelta(days=30)
 MAX_SESSIONS = 200
@@ -65,6 +65,7 @@ def open_session(
     Raises:
         UnauthenticatedError: neither a token nor a code is given, or the given one is unknown,
             expired, revoked or used up.
+        ForbiddenError: the token is of a service account.
     """
     now = context.now()
     with context.database.write() as connection:
@@ -211,4 +212,6 @@ def _person_row(connection: Connection, token: str | None, now: datetime) -> Giv
     row = GivenToken.one_or_none(connection, query.with_for_update(read=True, of=tokens))
     if row is None:
         raise UnauthenticatedError("the token is unknown, expired or revoked")
+    if row.user_kind == UserKind.SERVICE:
+        raise ForbiddenError(f"{row.user_name} is a service account, which opens no sessions")
     return row

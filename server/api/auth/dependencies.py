@@ -18,7 +18,7 @@ from fastapi import params as fastapi_params
 from starlette.concurrency import run_in_threadpool
 
 from server.api.auth.lasting_requests import LastingRequests
-from server.api.auth.permissions import MEANINGS, WITHOUT_SCOPES, held_by_user
+from server.api.auth.permissions import MEANINGS, WITHOUT_SCOPES, Roles, held
 from server.api.auth.principals import (
     Principal,
     authenticate_pilot,
@@ -181,12 +181,11 @@ def check_whole(principal: Principal) -> None:
     A leaked token with few scopes could otherwise outlive its revocation by a copy of itself.
 
     Raises:
-        ForbiddenError: the token lacks a permission that the user's tokens without scopes have.
+        ForbiddenError: the token allows less than a token without scopes.
     """
     if principal.user is None or Permission.TOKENS_ADMIN in principal.permissions:
         return
-    missing = (WITHOUT_SCOPES & held_by_user(principal.user.role)) - principal.permissions
-    if missing and principal.user.id != ADMIN_USER_ID:
+    if not principal.token_allows >= WITHOUT_SCOPES and principal.user.id != ADMIN_USER_ID:
         raise ForbiddenError(
             f"{principal.actor.credential} has scopes, and may not change tokens, sessions or the "
             "password of its user: log in by password, or use a token without scopes"
@@ -211,7 +210,8 @@ def may(permission: Permission) -> fastapi_params.Depends:
 def _refusal(principal: Principal, permission: Permission) -> ForbiddenError:
     refusal, user = principal.actor.refusal(permission), principal.user
     if user is not None and user.id != ADMIN_USER_ID:
-        if permission in held_by_user(user.role):  # the token has not all permissions of the user
+        roles = Roles(user.role, tuple(principal.scope.roles.items()))
+        if permission in held(roles):  # the token has not all permissions of the user
             return refusal
         least = MEANINGS[permission].least_role
         return ForbiddenError(f"{refusal.detail}; the least role with it is {least}")

@@ -5,20 +5,19 @@ The caller has locked the users of what ends (`lock_users`).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 
-from sqlalchemy import ColumnElement, Connection, Select, delete, exists, or_, select, update
+from sqlalchemy import ColumnElement, Connection, Select, delete, or_, select, update
 
 from server.api.auth.permissions import held_by_role
 from server.core.database.engine import batches
 from server.core.database.metric_and_log_tables import shells
-from server.core.database.scheduler_tables import projects
 from server.core.database.tables import attempts, jobs, tokens
-from server.core.people.member_tables import members
-from server.core.people.user_tables import invitations, sessions, users
+from server.core.people.member_tables import has_role
+from server.core.people.user_tables import invitations, sessions
 from trainyard.protocol.rest.access import Permission
 from trainyard.protocol.rest.projects import ProjectRole
-from trainyard.protocol.user_accounts.views import ClusterRole, UserKind
 
 PARAMETERS = 1000
 """Maximum number of ids in one statement."""
@@ -27,6 +26,9 @@ PARAMETERS = 1000
 def end_commands(connection: Connection, theirs: ColumnElement[bool]) -> int:
     """Close the open commands in attempts that meet a condition; return their number."""
     is_open = theirs & shells.c.ended_at.is_(None) & shells.c.closed.is_(False)
+    # Locked in one order, because two endings with different conditions may meet.
+    locked = select(shells.c.id).where(is_open).order_by(shells.c.id)
+    connection.execute(locked.with_for_update()).all()
     return connection.execute(update(shells).where(is_open).values(closed=True)).rowcount
 
 
@@ -75,18 +77,18 @@ def end_tokens(connection: Connection, which: ColumnElement[bool], now: datetime
     return commands
 
 
-def end_access(connection: Connection, user_id: str, now: datetime) -> None:
-    """End all access of a user for good: sessions, tokens, commands and invitations."""
-    end_tokens(connection, tokens.c.user_id == user_id, now)
-    end_sessions(connection, sessions.c.user_id == user_id)
-    end_commands(connection, shells.c.user_id == user_id)
-    end_invitations_of(connection, user_id, now)
+def end_access(connection: Connection, user_ids: Sequence[str], now: datetime) -> None:
+    """End all access of users for good: sessions, tokens, commands and invitations."""
+    end_tokens(connection, tokens.c.user_id.in_(user_ids), now)
+    end_sessions(connection, sessions.c.user_id.in_(user_ids))
+    end_commands(connection, shells.c.user_id.in_(user_ids))
+    end_invitations_of(connection, user_ids, now)
 
 
-def end_invitations_of(connection: Connection, user_id: str, now: datetime) -> None:
-    """End the open invitations to a user, and those that the user made."""
-    theirs = or_(invitations.c.user_id == user_id, invitations.c.maker_id == user_id)
-    end_invitations(connection, theirs, now)
+def end_invitations_of(connection: Connection, user_ids: Sequence[str], now: datetime) -> None:
+    """End the open invitations to users, and those that the users made."""
+    to, by = invitations.c.user_id.in_(user_ids), invitations.c.maker_id.in_(user_ids)
+    end_invitations(connection, or_(to, by), now)
 
 
 def end_forbidden_commands(
@@ -108,16 +110,7 @@ def end_forbidden_commands(
         .correlate(shells)  # also within an EXISTS
         .scalar_subquery()
     )
-    its_user = users.c.id == shells.c.user_id
-    own = (members.c.user_id == shells.c.user_id) & (members.c.project == of_job)
-    is_person = users.c.kind == UserKind.PERSON.value
-    of_everyone = (projects.c.name == of_job) & projects.c.everyone.in_(roles)
-    allowed = or_(
-        exists().where(own, members.c.role.in_(roles)),
-        exists().where(its_user, users.c.role == ClusterRole.ADMIN.value),
-        exists().where(its_user, is_person) & exists().where(of_everyone),
-    )
-    theirs = shells.c.user_id.is_not(None) & ~allowed
+    theirs = shells.c.user_id.is_not(None) & ~has_role(shells.c.user_id, of_job, roles)
     if project is not None:
         theirs &= of_job == project
     if user_id is not None:

@@ -24,7 +24,7 @@ from server.core.context import Context
 from server.core.database.rows import Token, TypedRow
 from server.core.database.source_tables import pilots
 from server.core.database.tables import tokens
-from server.core.errors import UnauthenticatedError
+from server.core.errors import ForbiddenError, UnauthenticatedError
 from server.core.people.member_tables import everyones_roles, own_roles, parse_roles
 from server.core.people.user_tables import sessions, users
 from server.core.subject import ADMIN_USER_ID, Actor
@@ -43,7 +43,7 @@ class RequestUser:
     id: str
     name: str
     role: ClusterRole
-    kind: UserKind = UserKind.PERSON
+    kind: UserKind
 
 
 @dataclass(frozen=True)
@@ -152,6 +152,7 @@ class GivenSession(TypedRow):
     user_id: str
     user_name: Annotated[str, users.c.name]
     role: Annotated[ClusterRole, users.c.role]
+    user_kind: Annotated[UserKind, users.c.kind.label("user_kind")]
     own_roles: Annotated[str | None, own_roles]
     everyones_roles: Annotated[str | None, everyones_roles]
     token_name: Annotated[str | None, tokens.c.name.label("token_name")]
@@ -167,7 +168,7 @@ class GivenSession(TypedRow):
             kind=TokenKind(self.token_kind or TokenKind.API),
             token_id=self.token_id,
             credential_hash=self.token_hash or self.hash,
-            user=_user(self.user_id, self.user_name, self.role),
+            user=_user(self.user_id, self.user_name, self.role, kind=self.user_kind),
             session_id=self.id,
             session_hash=self.hash,
         )
@@ -198,11 +199,11 @@ def _user(
     name: str | None,
     role: ClusterRole | None,
     *,
-    kind: UserKind | None = None,
+    kind: UserKind | None,
 ) -> RequestUser | None:
-    if user_id is None or name is None or role is None:
+    if user_id is None or name is None or role is None or kind is None:
         return None
-    return RequestUser(user_id, name, ClusterRole(role), UserKind(kind or UserKind.PERSON))
+    return RequestUser(user_id, name, ClusterRole(role), UserKind(kind))
 
 
 def is_valid(now: datetime) -> Any:
@@ -327,14 +328,28 @@ def lock_users(connection: Connection, user_ids: Sequence[str | None]) -> None:
     connection.execute(locked.with_for_update()).all()
 
 
-def hold_token(connection: Connection, actor: Actor, now: datetime) -> None:
+def hold_token(
+    connection: Connection,
+    actor: Actor,
+    now: datetime,
+    *,
+    permission: Permission | None = None,
+    project: str | None = None,
+) -> None:
     """Lock user and token of a request, so that both stay valid until the transaction ends.
 
     Call this before the transaction stores anything that a revocation must find.
 
+    Args:
+        connection: the transaction.
+        actor: the actor of the request; nothing is checked for a part of the system.
+        now: the present time.
+        permission: what the change needs; None for all permissions that the request had.
+        project: the project in which a permission about projects is needed.
+
     Raises:
-        UnauthenticatedError: the token or session has ended since the request was authenticated,
-            or it has fewer permissions than then.
+        UnauthenticatedError: the token or session has ended since the request was authenticated.
+        ForbiddenError: it has lost the permission since then.
     """
     if actor.credential_hash is None:  # the actor is a part of the system and has no token
         return
@@ -346,10 +361,24 @@ def hold_token(connection: Connection, actor: Actor, now: datetime) -> None:
     most = _allowed(connection, actor, now)
     if most is None or (roles is None and actor.user_id is not None):
         raise UnauthenticatedError("the token has ended since the request began")
-    if roles is not None and not (
-        actor.permissions <= held(roles, most) and scope_of(roles, most).covers(actor.scope)
-    ):
-        raise UnauthenticatedError("the permissions have changed since the request began")
+    if roles is not None and not _has_kept(actor, roles, most, needed=(permission, project)):
+        raise ForbiddenError("the permissions have changed since the request began")
+
+
+def _has_kept(
+    actor: Actor,
+    roles: Roles,
+    most: frozenset[Permission],
+    *,
+    needed: tuple[Permission | None, str | None],
+) -> bool:
+    permission, project = needed
+    scope = scope_of(roles, most)
+    if permission is None:
+        return actor.permissions <= held(roles, most) and scope.covers(actor.scope)
+    if project is None:
+        return permission in held(roles, most)
+    return scope.may(permission, project)
 
 
 def _present_roles(connection: Connection, user_id: str) -> Roles:

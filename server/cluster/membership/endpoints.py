@@ -6,17 +6,17 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Path, Response
 
-from server.api.accounts.service_accounts import create_account_token, list_accounts
+from server.api.accounts.service_accounts import list_accounts
 from server.api.auth.dependencies import may
 from server.api.auth.endpoints import token_view
 from server.api.auth.principals import Principal
 from server.api.http.dependencies import ServerContext
 from server.api.http.paging import PageRequest, page_by
-from server.api.http.path_params import ProjectName
+from server.api.http.path_params import ProjectName, TokenId
 from server.api.http.request_body import JsonBody
 from server.api.http.responses import reply
-from server.cluster.membership import queries, service
-from trainyard.base.names import USER_NAME
+from server.cluster.membership import account_tokens, queries, service
+from trainyard.base.names import MEMBER_NAME
 from trainyard.protocol.rest.access import Permission, TokenView
 from trainyard.protocol.rest.common import Page
 from trainyard.protocol.rest.members import (
@@ -31,7 +31,7 @@ from trainyard.protocol.rest.projects import ProjectView
 
 ProjectsRead = Annotated[Principal, may(Permission.PROJECTS_READ)]
 MembersWrite = Annotated[Principal, may(Permission.MEMBERS_WRITE)]
-MemberName = Annotated[str, Path(pattern=USER_NAME, description="Name of the user.")]
+MemberName = Annotated[str, Path(pattern=MEMBER_NAME, description="Name of the user.")]
 
 router = APIRouter(prefix="/projects/{name}", tags=["members"])
 
@@ -41,7 +41,7 @@ def list_(
     context: ServerContext,
     principal: ProjectsRead,
     name: ProjectName,
-    page: Annotated[PageRequest[str], Depends(page_by("members", str, USER_NAME))],
+    page: Annotated[PageRequest[str], Depends(page_by("members", str, MEMBER_NAME))],
 ) -> Response:
     """List the members by name; persons with the role of everyone alone are omitted."""
     views = queries.list_members(
@@ -92,7 +92,7 @@ def list_service_accounts(
     context: ServerContext,
     principal: MembersWrite,
     name: ProjectName,
-    page: Annotated[PageRequest[str], Depends(page_by("service-accounts", str, USER_NAME))],
+    page: Annotated[PageRequest[str], Depends(page_by("service-accounts", str, MEMBER_NAME))],
 ) -> Response:
     """List the active service accounts by name."""
     views = list_accounts(context, name, scope=principal.scope, after=page.after, limit=page.limit)
@@ -139,5 +139,46 @@ def create_token(
     body: Annotated[ServiceTokenRequest, Depends(JsonBody(ServiceTokenRequest))],
 ) -> Response:
     """Create a token with at most the caller's permissions. Only this response has the secret."""
-    row, secret = create_account_token(context, name, user, request=body, actor=principal.actor)
+    row, secret = account_tokens.create_account_token(
+        context, name, user, request=body, actor=principal.actor
+    )
     return reply(token_view(row, secret=secret), status=201)
+
+
+@router.get(
+    "/service-accounts/{user}/tokens",
+    response_model=Page[TokenView],
+    summary="The tokens of a service account",
+)
+def list_tokens(
+    context: ServerContext,
+    principal: MembersWrite,
+    name: ProjectName,
+    user: MemberName,
+    page: Annotated[PageRequest[str], Depends(page_by("service-account-tokens", str))],
+) -> Response:
+    """List the tokens that are not revoked, without their secrets, the newest first."""
+    rows = account_tokens.list_account_tokens(
+        context, name, user, scope=principal.scope, after=page.after, limit=page.limit
+    )
+    shown, next_page_token = page.cut(rows, lambda row: row.id)
+    views = tuple(token_view(row) for row in shown)
+    return reply(Page[TokenView](items=views, next_page_token=next_page_token))
+
+
+@router.delete(
+    "/service-accounts/{user}/tokens/{token_id}",
+    status_code=204,
+    summary="Revoke a token of a service account",
+)
+def revoke_token(
+    context: ServerContext,
+    principal: MembersWrite,
+    name: ProjectName,
+    user: MemberName,
+    token_id: TokenId,
+) -> None:
+    """Revoke a token; the commands that it opened in running attempts end."""
+    account_tokens.revoke_account_token(
+        context, name, user, token_id=token_id, actor=principal.actor
+    )

@@ -85,8 +85,13 @@ def user_named(connection: Connection, name: str) -> NamedUser:
     query = NamedUser.select().where(users.c.name == name)
     row = NamedUser.one_or_none(connection, query)
     if row is None:
-        raise NotFoundError(f"no user has the name {name!r}")
+        raise no_user(name)
     return row
+
+
+def no_user(name: str) -> NotFoundError:
+    """Return the error for an unknown user, or for the service account of another project."""
+    return NotFoundError(f"no user has the name {name!r}")
 
 
 def own_role(connection: Connection, project: str, user_id: str) -> ProjectRole | None:

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from sqlalchemy import Connection, and_, delete, select, update
 
-from server.api.accounts.service_accounts import create_account, end_account, one_account
+from server.api.accounts.service_accounts import create_account, end_accounts, one_account
 from server.api.auth.endings import end_forbidden_commands
+from server.api.auth.permissions import held_by_role
 from server.api.auth.principals import hold_token, lock_users
 from server.cluster.membership.queries import (
     NamedUser,
     member_view,
+    no_user,
     own_role,
     role_of_everyone,
     user_named,
@@ -28,6 +30,7 @@ from server.core.people.member_tables import members
 from server.core.people.user_tables import users
 from server.core.people.visible_projects import check_visible
 from server.core.subject import ADMIN_USER_ID, Actor, Subject
+from server.core.visibility.scope import Scope
 from trainyard.protocol.rest.access import Permission
 from trainyard.protocol.rest.members import (
     MembersChanged,
@@ -45,18 +48,20 @@ def set_member(
     """Give a user a role in a project; it replaces a former role, and a repeat changes nothing.
 
     Raises:
-        NotFoundError: the actor sees no such project, or no user has this name.
-        ForbiddenError: the actor lacks `members:write` in the project.
-        ConflictError: the user is built in, disabled, or a service account of another project; or
-            a service account would get a role that only persons have.
-        UnauthenticatedError: the actor's access has changed meanwhile.
+        NotFoundError: the actor sees no such project, or no user has this name, or it is a service
+            account of another project.
+        ForbiddenError: the actor lacks `members:write` in the project, or a permission of the role.
+        ConflictError: the user is built in or disabled, or a service account would get a role that
+            only persons have.
+        UnauthenticatedError: the actor's access has ended meanwhile.
     """
     with context.database.write() as connection:
         user = _locked(context, connection, project, name=name, actor=actor)
+        before = own_role(connection, project, user.id)
+        check_gives(actor.scope, role, project)
+        _refuse_service(user, before, role)
         if user.state != UserState.ACTIVE:
             raise ConflictError(f"{name} is disabled; an admin may enable the user")
-        before = own_role(connection, project, user.id)
-        _refuse_service(user, before, role, project=project)
         if before != role:
             keys = {"project": project, "user_id": user.id}
             if before is None:
@@ -78,15 +83,15 @@ def remove_member(context: Context, project: str, name: str, *, actor: Actor) ->
         NotFoundError: the actor sees no such project, or the user is no member.
         ForbiddenError: the actor lacks `members:write` in the project.
         ConflictError: the user is a service account, which ends with its own call.
-        UnauthenticatedError: the actor's access has changed meanwhile.
+        UnauthenticatedError: the actor's access has ended meanwhile.
     """
     with context.database.write() as connection:
         user = _locked(context, connection, project, name=name, actor=actor)
-        if user.kind == UserKind.SERVICE:
-            raise ConflictError(f"{name} is a service account; delete it instead")
         before = own_role(connection, project, user.id)
         if before is None:
             raise NotFoundError(f"{name} is no member of project {project!r}")
+        if user.kind == UserKind.SERVICE:
+            raise ConflictError(f"{name} is a service account; delete it instead")
         its = (members.c.project == project) & (members.c.user_id == user.id)
         connection.execute(delete(members).where(its))
         _changed(context, connection, project, user=user, before=before, after=None, actor=actor)
@@ -100,21 +105,25 @@ def set_everyone(
     Raises:
         NotFoundError: the actor sees no such project.
         ForbiddenError: the actor lacks `members:write` in the project.
-        UnauthenticatedError: the actor's access has changed meanwhile.
+        UnauthenticatedError: the actor's access has ended meanwhile.
     """
     with context.database.write() as connection:
         check_visible(connection, project, scope=actor.scope, permission=Permission.MEMBERS_WRITE)
-        _lock_project(connection, project)
-        # All persons, because the role of each of them may change.
-        lock_users(connection, connection.scalars(select(users.c.id)).all())
-        hold_token(connection, actor, context.now())
+        if role is not None:
+            check_gives(actor.scope, role, project)
+        _lock_project(connection, project, changes=True)
         before = role_of_everyone(connection, project)
         if before != role:
+            # All persons, because the role of each of them may change.
+            persons = select(users.c.id).where(users.c.kind == UserKind.PERSON.value)
+            connection.execute(persons.order_by(users.c.id).with_for_update()).all()
+            _hold(context, connection, project, actor=actor)
             its = update(projects).where(projects.c.name == project)
             connection.execute(its.values(everyone=role))
             _changed(
                 context, connection, project, user=None, before=before, after=role, actor=actor
             )
+    with context.database.read() as connection:
         return views(context, connection, [project_row(connection, project)], scope=actor.scope)[0]
 
 
@@ -126,21 +135,23 @@ def add_service_account(
     Raises:
         NotFoundError: the actor sees no such project.
         ForbiddenError: the actor lacks `members:write` in the project.
-        InvalidRequestError: the name is reserved.
-        ConflictError: a user has, or had, this name.
-        UnauthenticatedError: the actor's access has changed meanwhile.
+        InvalidRequestError: the name is too long together with the project's.
+        ConflictError: an account has, or had, this name; or the project has too many.
+        UnauthenticatedError: the actor's access has ended meanwhile.
     """
     with context.database.write() as connection:
         check_visible(connection, project, scope=actor.scope, permission=Permission.MEMBERS_WRITE)
-        _lock_project(connection, project)  # it stays until the account is stored
+        check_gives(actor.scope, request.role, project)
+        # It stays until the account is stored, and two requests do not exceed the limit together.
+        _lock_project(connection, project, changes=True)
         lock_users(connection, [actor.user_id])
-        hold_token(connection, actor, context.now())
-        view = create_account(context, connection, project, request=request)
-        user = user_named(connection, request.name)
+        _hold(context, connection, project, actor=actor)
+        account = create_account(context, connection, project, request=request)
+        user = user_named(connection, account.name)
         _changed(
             context, connection, project, user=user, before=None, after=request.role, actor=actor
         )
-        return view
+        return account.view
 
 
 def remove_service_account(context: Context, project: str, name: str, *, actor: Actor) -> None:
@@ -149,25 +160,41 @@ def remove_service_account(context: Context, project: str, name: str, *, actor: 
     Raises:
         NotFoundError: the actor sees no such project, or the project has no such account.
         ForbiddenError: the actor lacks `members:write` in the project.
-        UnauthenticatedError: the actor's access has changed meanwhile.
+        UnauthenticatedError: the actor's access has ended meanwhile.
     """
     with context.database.write() as connection:
         check_visible(connection, project, scope=actor.scope, permission=Permission.MEMBERS_WRITE)
         first = one_account(connection, project, name)
         lock_users(connection, [first.id, actor.user_id])
-        hold_token(connection, actor, context.now())
+        _hold(context, connection, project, actor=actor)
         account = one_account(connection, project, name)
         user = user_named(connection, name)
-        end_account(context, connection, account)
+        end_accounts(context, connection, [account.id])
         _changed(
             context, connection, project, user=user, before=account.role, after=None, actor=actor
         )
 
 
-def _lock_project(connection: Connection, project: str) -> None:
+def check_gives(scope: Scope, role: ProjectRole, project: str) -> None:
+    """Check that a caller has all permissions of a role that the caller gives in a project.
+
+    Raises:
+        ForbiddenError: the caller's token allows less than the role.
+    """
+    lacking = [each for each in held_by_role(role) if not scope.may(each, project)]
+    if lacking:
+        raise scope.refusal(sorted(lacking), project)
+
+
+def _hold(context: Context, connection: Connection, project: str, *, actor: Actor) -> None:
+    needed = Permission.MEMBERS_WRITE
+    hold_token(connection, actor, context.now(), permission=needed, project=project)
+
+
+def _lock_project(connection: Connection, project: str, *, changes: bool = False) -> None:
     """Lock a project before any users, as its deletion does, so that no two of them deadlock."""
     query = select(projects.c.name).where(projects.c.name == project)
-    connection.execute(query.with_for_update(key_share=True))
+    connection.execute(query.with_for_update(key_share=not changes))
 
 
 def _locked(
@@ -179,26 +206,22 @@ def _locked(
         NotFoundError: the actor sees no such project, or no user has this name.
         ForbiddenError: the actor lacks `members:write` in the project.
         ConflictError: the user is built in.
-        UnauthenticatedError: the actor's access has changed meanwhile.
+        UnauthenticatedError: the actor's access has ended meanwhile.
     """
     check_visible(connection, project, scope=actor.scope, permission=Permission.MEMBERS_WRITE)
     user = user_named(connection, name)
     if user.id == ADMIN_USER_ID:
         raise ConflictError(f"{name} is built in: it is a maintainer of every project")
     lock_users(connection, [user.id, actor.user_id])
-    hold_token(connection, actor, context.now())
+    _hold(context, connection, project, actor=actor)
     return user_named(connection, name)
 
 
-def _refuse_service(
-    user: NamedUser, before: ProjectRole | None, role: ProjectRole, *, project: str
-) -> None:
+def _refuse_service(user: NamedUser, before: ProjectRole | None, role: ProjectRole) -> None:
     if user.kind != UserKind.SERVICE:
         return
-    if before is None:
-        raise ConflictError(
-            f"{user.name} is a service account of another project; create one in {project!r}"
-        )
+    if before is None:  # it belongs to another project, or has ended
+        raise no_user(user.name)
     if role == ProjectRole.MAINTAINER:
         raise ConflictError(
             f"{user.name} is a service account; legal roles: {ProjectRole.VIEWER}, "

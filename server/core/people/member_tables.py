@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from sqlalchemy import (
     Column,
+    ColumnElement,
     ForeignKey,
     String,
     Table,
     and_,
     case,
+    exists,
     func,
     null,
     or_,
@@ -22,7 +26,7 @@ from server.core.database.schema import ID, choice, metadata, one_of
 from server.core.people.user_tables import users
 from server.core.subject import ADMIN_USER_ID
 from trainyard.protocol.rest.projects import ProjectRole
-from trainyard.protocol.user_accounts.views import UserKind
+from trainyard.protocol.user_accounts.views import ClusterRole, UserKind
 
 # Roles of users in projects. A service account has one row, in its own project.
 members = Table(
@@ -65,13 +69,34 @@ everyones_roles = case((or_(users.c.id.is_(None), ~_IS_PERSON), null()), else_=_
 
 
 def parse_roles(*texts: str | None) -> tuple[tuple[str, ProjectRole], ...]:
-    """Return the greatest role by project, sorted by project; None stands for no roles."""
+    """Return the greatest role by project, sorted by project; None stands for no roles.
+
+    A role that this version does not know gives nothing.
+    """
     order = [*ProjectRole]
     found: dict[str, ProjectRole] = {}
-    for text in texts:
-        for each in (text or "").split():
-            project, _, name = each.rpartition("/")
-            role = ProjectRole(name)
-            if project not in found or order.index(role) > order.index(found[project]):
-                found[project] = role
+    for each in " ".join(text or "" for text in texts).split():
+        project, _, role = each.rpartition("/")
+        if role in order and (
+            project not in found or order.index(found[project]) < order.index(ProjectRole(role))
+        ):
+            found[project] = ProjectRole(role)
     return tuple(sorted(found.items()))
+
+
+def has_role(
+    user_id: ColumnElement[str], project: ColumnElement[str], roles: Sequence[ProjectRole]
+) -> ColumnElement[bool]:
+    """Return the SQL condition that the user of a row has one of these roles in its project.
+
+    As `parse_roles` of `own_roles` and `everyones_roles`, for many users at once. A user with the
+    role `admin` has every role.
+    """
+    its_user = users.c.id == user_id
+    own = (members.c.user_id == user_id) & (members.c.project == project)
+    of_everyone = (projects.c.name == project) & projects.c.everyone.in_(roles)
+    return or_(
+        exists().where(own, members.c.role.in_(roles)),
+        exists().where(its_user, users.c.role == ClusterRole.ADMIN.value),
+        exists().where(its_user, _IS_PERSON) & exists().where(of_everyone),
+    )

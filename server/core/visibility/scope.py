@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from sqlalchemy import ColumnElement, false, true
 
 from server.core.errors import ForbiddenError, NotFoundError
+from trainyard.base.problems import Problem
 from trainyard.protocol.rest.access import Permission
 from trainyard.protocol.rest.projects import ProjectRole
 
@@ -108,11 +109,21 @@ class Scope:
             raise missing
         raise self.refusal([permission], project)
 
-    def refusal(self, permissions: Iterable[Permission], project: str | None) -> ForbiddenError:
-        """Return the error for permissions that the caller lacks in a visible project."""
+    def refusal(
+        self,
+        permissions: Iterable[Permission],
+        project: str | None,
+        problems: Sequence[Problem] = (),
+    ) -> ForbiddenError:
+        """Return the error for permissions that the caller lacks in a visible project.
+
+        `problems` are the fields of the request that need the permissions.
+        """
         lacking = [each for each in permissions if not self.may(each, project)]
         named = " and ".join(f"{each} (role {self.needs[each]})" for each in lacking)
-        return ForbiddenError(f"this needs {named} in project {project!r}")
+        fields = ", ".join(each.pointer for each in problems)
+        because = f", because of {fields}" if fields else ""
+        return ForbiddenError(f"this needs {named} in project {project!r}{because}", problems)
 
 
 SYSTEM_SCOPE = Scope(

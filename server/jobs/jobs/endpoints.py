@@ -29,7 +29,7 @@ from server.jobs.jobs.planning import plan_job
 from server.jobs.jobs.queries import job_view, list_attempts, list_events, view_after, view_of
 from server.jobs.jobs.submission import SubmittedSpec, submit_all
 from server.jobs.operations.queries import read_operation
-from trainyard.base.names import NAME, USER_NAME
+from trainyard.base.names import MEMBER_NAME, NAME
 from trainyard.planner.results import AnyPlan
 from trainyard.protocol.rest.access import Permission
 from trainyard.protocol.rest.attempts import AttemptView
@@ -132,7 +132,7 @@ async def job_filter(
         bool | None, Query(description="Recorded by another tool (`true`), or run here (`false`).")
     ] = None,
     owner: Annotated[
-        str | None, Query(pattern=USER_NAME, description="Owned by the user of this name.")
+        str | None, Query(pattern=MEMBER_NAME, description="Owned by the user of this name.")
     ] = None,
     mine: Annotated[bool, Query(description="Owned by the caller's user.")] = False,
 ) -> JobFilter:

@@ -155,7 +155,7 @@ class Stage:
             "{operation_id}": self._operation(job_id, THEIRS if where == "other" else OURS),
             "{name}": {"own": OURS, "other": THEIRS}.get(where, "unknown"),
             "{shell_id}": self._shell(self._supervisors[job_id]),
-            "{user}": "nightly",
+            "{user}": "nightly@ours",
         }
         if where == "missing":
             self._supervisors[job_id].end("succeeded")

@@ -42,7 +42,8 @@ KEYS: dict[str, str | int] = {
     "nodes": "node-1",
     "projects": "project-1",
     "members": "ada",
-    "service-accounts": "nightly",
+    "service-accounts": "nightly@default",
+    "service-account-tokens": ID,
     "sources": "slurm-a100",
     "node-requests": ID,
     "queue": f"{100:03}{0:016x}{1_700_000_000_000_000}{ID}",  # priority, tag, time and id

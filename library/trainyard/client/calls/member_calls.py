@@ -56,15 +56,15 @@ class MemberCalls:
         """Create a service account, by default with the role `member`.
 
         Raises:
-            ConflictError: a user has, or had, this name.
+            ConflictError: an account of the project has, or had, this name.
         """
         body = given(name=name, role=None if role is None else str(role))
         path = f"/projects/{project}/service-accounts"
         return self.transport.post(ServiceAccountView, path, body)
 
-    def remove_service_account(self, project: str, name: str) -> None:
+    def remove_service_account(self, project: str, account: str) -> None:
         """End a service account and its tokens for good."""
-        self.transport.send("DELETE", f"/projects/{project}/service-accounts/{name}")
+        self.transport.send("DELETE", _path(project, account))
 
     def service_token(
         self,
@@ -79,7 +79,7 @@ class MemberCalls:
 
         Args:
             project: name of the project.
-            account: name of the service account.
+            account: name of the service account, with or without `@` and the project.
             name: purpose of the token.
             scopes: permissions of the token; by default all of the account.
             expires_in_seconds: lifetime of the token; by default a year.
@@ -89,5 +89,17 @@ class MemberCalls:
             scopes=None if scopes is None else [str(each) for each in scopes],
             expires_in_seconds=expires_in_seconds,
         )
-        path = f"/projects/{project}/service-accounts/{account}/tokens"
-        return self.transport.post(TokenView, path, body)
+        return self.transport.post(TokenView, f"{_path(project, account)}/tokens", body)
+
+    def service_tokens(self, project: str, account: str) -> Iterator[TokenView]:
+        """Iterate over the tokens of a service account, the newest first, without their secrets."""
+        return self.transport.pages(Page[TokenView], f"{_path(project, account)}/tokens")
+
+    def revoke_service_token(self, project: str, account: str, token_id: str) -> None:
+        """Revoke a token of a service account."""
+        self.transport.send("DELETE", f"{_path(project, account)}/tokens/{token_id}")
+
+
+def _path(project: str, account: str) -> str:
+    name = account if "@" in account else f"{account}@{project}"
+    return f"/projects/{project}/service-accounts/{name}"

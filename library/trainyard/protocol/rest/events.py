@@ -17,7 +17,7 @@ from trainyard.protocol.node_sources.views import NodesReleased, NodesRequested,
 from trainyard.protocol.rest import event_data as data
 from trainyard.protocol.rest import metrics_and_logs as ranks
 from trainyard.protocol.rest.jobs import SizeChange
-from trainyard.protocol.rest.members import MembersChanged, OwnerChanged
+from trainyard.protocol.rest.members import MembersChanged, OwnerChanged, ServiceTokenChanged
 from trainyard.protocol.rest.nodes import (
     NodeDrained,
     NodeLabeled,
@@ -123,6 +123,7 @@ EventView = TypeAliasType(
         | Event[Literal[EventKind.JOB_DELETED], data.JobDeleted]
         | Event[Literal[EventKind.PROJECT_CHANGED], ProjectChanged]
         | Event[Literal[EventKind.MEMBERS_CHANGED], MembersChanged]
+        | Event[Literal[EventKind.SERVICE_TOKEN_CHANGED], ServiceTokenChanged]
         | Event[Literal[EventKind.SOURCE_CHANGED], SourceChanged]
         | Event[Literal[EventKind.NODES_REQUESTED], NodesRequested]
         | Event[Literal[EventKind.NODES_RELEASED], NodesReleased],

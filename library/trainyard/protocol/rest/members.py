@@ -11,7 +11,7 @@ from trainyard.base.model_base import RecordModel, SpecModel
 from trainyard.protocol.event_kinds import EventData
 from trainyard.protocol.rest.access import Permission
 from trainyard.protocol.rest.projects import ProjectRole
-from trainyard.protocol.user_accounts.views import UserKind, UserName, UserState
+from trainyard.protocol.user_accounts.views import MemberName, UserKind, UserName, UserState
 from trainyard.spec.job import JobName
 
 ServiceRole = Literal[ProjectRole.VIEWER, ProjectRole.MEMBER]
@@ -49,7 +49,7 @@ class ServiceAccountRequest(SpecModel):
     """Body of a request for a new service account of a project."""
 
     name: UserName
-    """Name of the account. It never changes, and no later user can have it."""
+    """Name of the account without `@` and its project. No later account can have it."""
     role: ServiceRole = ProjectRole.MEMBER
     """Role in the project."""
 
@@ -58,7 +58,7 @@ class ServiceAccountView(RecordModel):
     """A service account of a project."""
 
     name: str
-    """Name of the account."""
+    """Name of the account with its project, such as `nightly@vision`."""
     role: ProjectRole
     """Role in the project."""
     state: UserState
@@ -82,7 +82,7 @@ class ServiceTokenRequest(SpecModel):
 class OwnerRequest(SpecModel):
     """Body of a request that gives a job to another user."""
 
-    owner: UserName
+    owner: MemberName
     """Name of an active user who may submit jobs in the job's project."""
 
 
@@ -97,6 +97,19 @@ class MembersChanged(EventData):
     """Role before the change; null for none."""
     after: ProjectRole | None
     """Role after the change; null for none."""
+
+
+class ServiceTokenChanged(EventData):
+    """A token of a service account was created or revoked."""
+
+    project: str
+    """Name of the project."""
+    user: str
+    """Name of the service account."""
+    token: str
+    """Name of the token."""
+    revoked: bool
+    """Whether the token was revoked; otherwise it was created."""
 
 
 class OwnerChanged(EventData):

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from pydantic import Field, SecretStr
 
 from trainyard.base.model_base import RecordModel, SpecModel
-from trainyard.base.names import EMAIL, USER_NAME
+from trainyard.base.names import EMAIL, MEMBER_NAME, USER_NAME
 from trainyard.spec.job import JobName
 
 BUILT_IN_USER = "admin"
@@ -43,6 +43,7 @@ class UserKind(StrEnum):
 
 
 UserName = Annotated[str, Field(pattern=USER_NAME)]
+MemberName = Annotated[str, Field(pattern=MEMBER_NAME)]
 """Name of a user: unique for ever, so a name is never given to another user."""
 Email = Annotated[str, Field(pattern=EMAIL, max_length=254)]
 GivenPassword = Annotated[SecretStr, Field(max_length=MAX_PASSWORD)]

@@ -23,7 +23,7 @@ from server.api.auth.principals import hold_token, lock_users, note_uses
 from server.api.auth.service import create_token, revoke_token
 from server.core.context import Context
 from server.core.database.tables import tokens
-from server.core.errors import RefusalError, UnauthenticatedError
+from server.core.errors import ForbiddenError, RefusalError, UnauthenticatedError
 from server.core.people.user_tables import sessions, users
 from server.core.subject import SERVER, Actor
 from tests.actors import authenticate_token
@@ -98,7 +98,7 @@ def test_what_waits_for_a_disabled_user_is_refused(
         thread.start()
         thread.join(0.5)
         assert thread.is_alive()
-        end_access(connection, ada.id, context.now())
+        end_access(connection, [ada.id], context.now())
         disabled = update(users).where(users.c.id == ada.id).values(state=UserState.DISABLED)
         connection.execute(disabled)
     thread.join(PATIENCE)
@@ -116,7 +116,7 @@ def test_a_maker_that_loses_its_role_makes_nothing(
     header = root.token("maker", scopes=[*Permission])
     actor = authenticate_token(context, header["authorization"].removeprefix("Bearer ")).actor
     change_user(context, root.id, UserChange(role=ClusterRole.USER), actor=SERVER)
-    with pytest.raises(UnauthenticatedError, match="permissions have changed"):
+    with pytest.raises(ForbiddenError, match="permissions have changed"):
         invite(context, ada.id, actor=actor)
 
 

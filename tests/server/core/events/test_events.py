@@ -40,7 +40,7 @@ from trainyard.protocol.rest.events import (
     UnknownEvent,
 )
 from trainyard.protocol.rest.jobs import Progress, SizeChange
-from trainyard.protocol.rest.members import MembersChanged, OwnerChanged
+from trainyard.protocol.rest.members import MembersChanged, OwnerChanged, ServiceTokenChanged
 from trainyard.protocol.rest.nodes import (
     NodeDrained,
     NodeLabeled,
@@ -112,6 +112,7 @@ EXAMPLES: tuple[EventData, ...] = (
     data.Imported(tool="wandb", run_id="9dcz13mm", points=3),
     ProjectChanged(project="vision", before=None, after=ProjectSettings(weight=2.0, max_slots=16)),
     MembersChanged(project="vision", user="ada", before=None, after=ProjectRole.MEMBER),
+    ServiceTokenChanged(project="vision", user="nightly@vision", token="ci", revoked=False),
     OwnerChanged(before="ada", owner="bob"),
     SourceChanged(source="slurm", online=True, paused=False, needs_login=False),
     NodesRequested(request_id="r1", source="slurm", nodes=2),

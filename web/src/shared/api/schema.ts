@@ -1669,7 +1669,11 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        get?: never;
+        /**
+         * The tokens of a service account
+         * @description List the tokens that are not revoked, without their secrets, the newest first.
+         */
+        get: operations["members_list_tokens"];
         put?: never;
         /**
          * Create a token of a service account
@@ -1677,6 +1681,26 @@ export interface paths {
          */
         post: operations["members_create_token"];
         delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/projects/{name}/service-accounts/{user}/tokens/{token_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post?: never;
+        /**
+         * Revoke a token of a service account
+         * @description Revoke a token; the commands that it opened in running attempts end.
+         */
+        delete: operations["members_revoke_token"];
         options?: never;
         head?: never;
         patch?: never;
@@ -5338,7 +5362,7 @@ export interface components {
              */
             modules?: string[];
         };
-        EventView: components["schemas"]["Event_Literal_SUBMITTED__Submitted_"] | components["schemas"]["Event_Literal_IMPORTED__Imported_"] | components["schemas"]["Event_Literal_QUEUED__Queued_"] | components["schemas"]["Event_Literal_PLACED__Placed_"] | components["schemas"]["Event_Literal_CLAIMED__Claimed_"] | components["schemas"]["Event_Literal_RUNNING__Running_"] | components["schemas"]["Event_Literal_WEIGHTS_LOADED__WeightsLoaded_"] | components["schemas"]["Event_Literal_RESUMED__Resumed_"] | components["schemas"]["Event_Literal_STOP_REQUESTED__StopRequested_"] | components["schemas"]["Event_Literal_STOP_AGREED__StopAgreed_"] | components["schemas"]["Event_Literal_CANCEL_REQUESTED__CancelRequested_"] | components["schemas"]["Event_Literal_ROLLED_BACK__RolledBack_"] | components["schemas"]["Event_Literal_RESUME_REQUESTED__ResumeRequested_"] | components["schemas"]["Event_Literal_PRIORITY_CHANGED__PriorityChanged_"] | components["schemas"]["Event_Literal_OWNER_CHANGED__OwnerChanged_"] | components["schemas"]["Event_Literal_SIZE_CHANGED__SizeChange_"] | components["schemas"]["Event_Literal_NODE_ENDED__NodeEnded_"] | components["schemas"]["Event_Literal_ATTEMPT_ENDED__AttemptEnded_"] | components["schemas"]["Event_Literal_JOB_ENDED__JobEnded_"] | components["schemas"]["Event_Literal_UNREACHABLE__Unreachable_"] | components["schemas"]["Event_Literal_REACHABLE__Reachable_"] | components["schemas"]["Event_Literal_CHECKPOINT_COMMITTED__CheckpointCommitted_"] | components["schemas"]["Event_Literal_SAVE_FAILED__SaveFailed_"] | components["schemas"]["Event_Literal_CHECKPOINT_DAMAGED__CheckpointDamaged_"] | components["schemas"]["Event_Literal_CHECKPOINT_PINNED__CheckpointPinned_"] | components["schemas"]["Event_Literal_OPERATION_QUEUED__OperationQueued_"] | components["schemas"]["Event_Literal_OPERATION_STARTED__OperationStarted_"] | components["schemas"]["Event_Literal_OPERATION_ENDED__OperationEnded_"] | components["schemas"]["Event_Literal_CONTINUITY_CHECKED__ContinuityChecked_"] | components["schemas"]["Event_Literal_REQUEST_ANSWERED__RequestAnswered_"] | components["schemas"]["Event_Literal_SHELL_OPENED__ShellOpened_"] | components["schemas"]["Event_Literal_SHELL_CLOSED__ShellClosed_"] | components["schemas"]["Event_Literal_LINE_SKIPPED__LineSkipped_"] | components["schemas"]["Event_Literal_METRICS_DROPPED__MetricsDropped_"] | components["schemas"]["Event_Literal_OUTPUT_DROPPED__OutputDropped_"] | components["schemas"]["Event_Literal_STRAGGLER_FOUND__StragglerFound_"] | components["schemas"]["Event_Literal_STRAGGLER_GONE__StragglerGone_"] | components["schemas"]["Event_Literal_NODE_REGISTERED__NodeRegistered_"] | components["schemas"]["Event_Literal_NODE_ONLINE__NodeOnline_"] | components["schemas"]["Event_Literal_NODE_OFFLINE__NodeOffline_"] | components["schemas"]["Event_Literal_NODE_DRAINED__NodeDrained_"] | components["schemas"]["Event_Literal_NODE_LABELED__NodeLabeled_"] | components["schemas"]["Event_Literal_JOB_DELETED__JobDeleted_"] | components["schemas"]["Event_Literal_PROJECT_CHANGED__ProjectChanged_"] | components["schemas"]["Event_Literal_MEMBERS_CHANGED__MembersChanged_"] | components["schemas"]["Event_Literal_SOURCE_CHANGED__SourceChanged_"] | components["schemas"]["Event_Literal_NODES_REQUESTED__NodesRequested_"] | components["schemas"]["Event_Literal_NODES_RELEASED__NodesReleased_"];
+        EventView: components["schemas"]["Event_Literal_SUBMITTED__Submitted_"] | components["schemas"]["Event_Literal_IMPORTED__Imported_"] | components["schemas"]["Event_Literal_QUEUED__Queued_"] | components["schemas"]["Event_Literal_PLACED__Placed_"] | components["schemas"]["Event_Literal_CLAIMED__Claimed_"] | components["schemas"]["Event_Literal_RUNNING__Running_"] | components["schemas"]["Event_Literal_WEIGHTS_LOADED__WeightsLoaded_"] | components["schemas"]["Event_Literal_RESUMED__Resumed_"] | components["schemas"]["Event_Literal_STOP_REQUESTED__StopRequested_"] | components["schemas"]["Event_Literal_STOP_AGREED__StopAgreed_"] | components["schemas"]["Event_Literal_CANCEL_REQUESTED__CancelRequested_"] | components["schemas"]["Event_Literal_ROLLED_BACK__RolledBack_"] | components["schemas"]["Event_Literal_RESUME_REQUESTED__ResumeRequested_"] | components["schemas"]["Event_Literal_PRIORITY_CHANGED__PriorityChanged_"] | components["schemas"]["Event_Literal_OWNER_CHANGED__OwnerChanged_"] | components["schemas"]["Event_Literal_SIZE_CHANGED__SizeChange_"] | components["schemas"]["Event_Literal_NODE_ENDED__NodeEnded_"] | components["schemas"]["Event_Literal_ATTEMPT_ENDED__AttemptEnded_"] | components["schemas"]["Event_Literal_JOB_ENDED__JobEnded_"] | components["schemas"]["Event_Literal_UNREACHABLE__Unreachable_"] | components["schemas"]["Event_Literal_REACHABLE__Reachable_"] | components["schemas"]["Event_Literal_CHECKPOINT_COMMITTED__CheckpointCommitted_"] | components["schemas"]["Event_Literal_SAVE_FAILED__SaveFailed_"] | components["schemas"]["Event_Literal_CHECKPOINT_DAMAGED__CheckpointDamaged_"] | components["schemas"]["Event_Literal_CHECKPOINT_PINNED__CheckpointPinned_"] | components["schemas"]["Event_Literal_OPERATION_QUEUED__OperationQueued_"] | components["schemas"]["Event_Literal_OPERATION_STARTED__OperationStarted_"] | components["schemas"]["Event_Literal_OPERATION_ENDED__OperationEnded_"] | components["schemas"]["Event_Literal_CONTINUITY_CHECKED__ContinuityChecked_"] | components["schemas"]["Event_Literal_REQUEST_ANSWERED__RequestAnswered_"] | components["schemas"]["Event_Literal_SHELL_OPENED__ShellOpened_"] | components["schemas"]["Event_Literal_SHELL_CLOSED__ShellClosed_"] | components["schemas"]["Event_Literal_LINE_SKIPPED__LineSkipped_"] | components["schemas"]["Event_Literal_METRICS_DROPPED__MetricsDropped_"] | components["schemas"]["Event_Literal_OUTPUT_DROPPED__OutputDropped_"] | components["schemas"]["Event_Literal_STRAGGLER_FOUND__StragglerFound_"] | components["schemas"]["Event_Literal_STRAGGLER_GONE__StragglerGone_"] | components["schemas"]["Event_Literal_NODE_REGISTERED__NodeRegistered_"] | components["schemas"]["Event_Literal_NODE_ONLINE__NodeOnline_"] | components["schemas"]["Event_Literal_NODE_OFFLINE__NodeOffline_"] | components["schemas"]["Event_Literal_NODE_DRAINED__NodeDrained_"] | components["schemas"]["Event_Literal_NODE_LABELED__NodeLabeled_"] | components["schemas"]["Event_Literal_JOB_DELETED__JobDeleted_"] | components["schemas"]["Event_Literal_PROJECT_CHANGED__ProjectChanged_"] | components["schemas"]["Event_Literal_MEMBERS_CHANGED__MembersChanged_"] | components["schemas"]["Event_Literal_SERVICE_TOKEN_CHANGED__ServiceTokenChanged_"] | components["schemas"]["Event_Literal_SOURCE_CHANGED__SourceChanged_"] | components["schemas"]["Event_Literal_NODES_REQUESTED__NodesRequested_"] | components["schemas"]["Event_Literal_NODES_RELEASED__NodesReleased_"];
         /** Event[Literal[<EventKind.ATTEMPT_ENDED: 'attempt_ended'>], AttemptEnded] */
         Event_Literal_ATTEMPT_ENDED__AttemptEnded_: {
             /**
@@ -7262,6 +7286,58 @@ export interface components {
             message: string;
             /** @description Details of the event. */
             data: components["schemas"]["SaveFailed"];
+        };
+        /** Event[Literal[<EventKind.SERVICE_TOKEN_CHANGED: 'service_token_changed'>], ServiceTokenChanged] */
+        Event_Literal_SERVICE_TOKEN_CHANGED__ServiceTokenChanged_: {
+            /**
+             * Id
+             * @description Position of the event in the stream of all events.
+             */
+            id: number;
+            /**
+             * At
+             * Format: date-time
+             * @description Time of the event.
+             */
+            at: string;
+            /**
+             * @description Kind of the event; it determines the fields of `data`. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            kind: "service_token_changed";
+            /**
+             * Job Id
+             * @description Id of the job.
+             */
+            job_id: string | null;
+            /**
+             * Attempt
+             * @description Number of the attempt.
+             */
+            attempt: number | null;
+            /**
+             * Node
+             * @description Name of the node.
+             */
+            node: string | null;
+            /**
+             * Actor
+             * @description Author of the event: the name of a token, of a node, or of a part of the system, such as
+             *     `scheduler`.
+             */
+            actor: string;
+            /**
+             * User
+             * @description Name of the author's user; null for nodes and parts of the system, and in older events.
+             */
+            user: string | null;
+            /**
+             * Message
+             * @description The event as a sentence.
+             */
+            message: string;
+            /** @description Details of the event. */
+            data: components["schemas"]["ServiceTokenChanged"];
         };
         /** Event[Literal[<EventKind.SHELL_CLOSED: 'shell_closed'>], ShellClosed] */
         Event_Literal_SHELL_CLOSED__ShellClosed_: {
@@ -16115,7 +16191,7 @@ export interface components {
         ServiceAccountRequest: {
             /**
              * Name
-             * @description Name of the account. It never changes, and no later user can have it.
+             * @description Name of the account without `@` and its project. No later account can have it.
              */
             name: string;
             /**
@@ -16133,7 +16209,7 @@ export interface components {
         ServiceAccountView: {
             /**
              * Name
-             * @description Name of the account.
+             * @description Name of the account with its project, such as `nightly@vision`.
              */
             name: string;
             /** @description Role in the project. */
@@ -16146,6 +16222,32 @@ export interface components {
              * @description Time at which the account was created.
              */
             created_at: string;
+        };
+        /**
+         * ServiceTokenChanged
+         * @description A token of a service account was created or revoked.
+         */
+        ServiceTokenChanged: {
+            /**
+             * Project
+             * @description Name of the project.
+             */
+            project: string;
+            /**
+             * User
+             * @description Name of the service account.
+             */
+            user: string;
+            /**
+             * Token
+             * @description Name of the token.
+             */
+            token: string;
+            /**
+             * Revoked
+             * @description Whether the token was revoked; otherwise it was created.
+             */
+            revoked: boolean;
         };
         /**
          * ServiceTokenRequest
@@ -25021,6 +25123,81 @@ export interface operations {
             };
         };
     };
+    members_list_tokens: {
+        parameters: {
+            query?: {
+                /** @description `next_page_token` of the page before; the first page when absent. */
+                page_token?: string | null;
+                /** @description Rows of one page. */
+                page_size?: number;
+            };
+            header?: never;
+            path: {
+                /** @description Name of the project. */
+                name: string;
+                /** @description Name of the user. */
+                user: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Page_TokenView_"];
+                };
+            };
+            /** @description No token, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description A token that may not do this */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Nothing has this id */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Something in the request is wrong; `errors` names each place */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+        };
+    };
     members_create_token: {
         parameters: {
             query?: never;
@@ -25095,6 +25272,85 @@ export interface operations {
             };
             /** @description The body is not JSON */
             415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Something in the request is wrong; `errors` names each place */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+        };
+    };
+    members_revoke_token: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Name of the project. */
+                name: string;
+                /** @description Name of the user. */
+                user: string;
+                /** @description Id of the token. */
+                token_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description No token, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description A token that may not do this */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Nothing has this id */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The present state forbids it */
+            409: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -27967,6 +28223,7 @@ export const event_Literal_RESUME_REQUESTED__ResumeRequested_KindValues: Readonl
 export const event_Literal_ROLLED_BACK__RolledBack_KindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Event_Literal_ROLLED_BACK__RolledBack_"]["kind"]> = ["rolled_back"];
 export const event_Literal_RUNNING__Running_KindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Event_Literal_RUNNING__Running_"]["kind"]> = ["running"];
 export const event_Literal_SAVE_FAILED__SaveFailed_KindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Event_Literal_SAVE_FAILED__SaveFailed_"]["kind"]> = ["save_failed"];
+export const event_Literal_SERVICE_TOKEN_CHANGED__ServiceTokenChanged_KindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Event_Literal_SERVICE_TOKEN_CHANGED__ServiceTokenChanged_"]["kind"]> = ["service_token_changed"];
 export const event_Literal_SHELL_CLOSED__ShellClosed_KindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Event_Literal_SHELL_CLOSED__ShellClosed_"]["kind"]> = ["shell_closed"];
 export const event_Literal_SHELL_OPENED__ShellOpened_KindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Event_Literal_SHELL_OPENED__ShellOpened_"]["kind"]> = ["shell_opened"];
 export const event_Literal_SIZE_CHANGED__SizeChange_KindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Event_Literal_SIZE_CHANGED__SizeChange_"]["kind"]> = ["size_changed"];

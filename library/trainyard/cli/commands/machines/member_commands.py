@@ -10,6 +10,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from trainyard.cli import formats
+from trainyard.cli.commands.machines.access_tokens import draw_tokens
 from trainyard.cli.options import Json
 from trainyard.cli.output import emit
 from trainyard.cli.table import Listing
@@ -69,9 +70,9 @@ def service_accounts(
     given: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="list|create NAME|token NAME TOKEN|remove NAME",
-            help="Create an account, create a token of an account, or end an account. Default: "
-            "list the accounts.",
+            metavar="list|create NAME|token NAME TOKEN|tokens NAME|revoke NAME TOKEN|remove NAME",
+            help="Create an account; create, list or revoke tokens of an account; or end an "
+            "account. Default: list the accounts.",
         ),
     ] = None,
     project: OfProject = DEFAULT_PROJECT,
@@ -114,6 +115,13 @@ def service_accounts(
                 pass
             case ["remove", name] if role is None:
                 yard.remove_service_account(project, name)
+            case ["tokens", name] if role is None:
+                emit(list(yard.service_tokens(project, name)), draw_tokens, as_json=json)
+                return
+            case ["revoke", name, token] if role is None:
+                _revoke(yard, project, name, token=token)
+                emit(list(yard.service_tokens(project, name)), draw_tokens, as_json=json)
+                return
             case _:
                 raise UsageError(
                     f"`service-accounts {' '.join(words)}` is not a command.",
@@ -142,6 +150,17 @@ def draw_service_accounts(shown: Sequence[ServiceAccountView]) -> RenderableType
     for account in shown:
         rows.add(account.name, account.role, formats.date(account.created_at))
     return rows
+
+
+def _revoke(yard: Client, project: str, account: str, *, token: str) -> None:
+    for each in yard.service_tokens(project, account):
+        if token in (each.id, each.name):
+            yard.revoke_service_token(project, account, each.id)
+            return
+    raise UsageError(
+        f"{account} has no token {token!r}.",
+        remedy=f"`trainyard service-accounts tokens {account} --project {project}` lists them.",
+    )
 
 
 def _secret(token: TokenView) -> RenderableType:

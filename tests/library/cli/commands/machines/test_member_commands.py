@@ -33,8 +33,12 @@ def test_members_are_added_and_removed(run: Run, yard: Yard) -> None:
 def test_service_accounts_have_tokens(run: Run, yard: Yard) -> None:
     assert run("service-accounts").stdout.startswith("No service accounts")
     made = listed(run, "service-accounts", "create", "nightly", "--role", "viewer")
-    assert made == {"nightly": "viewer"}
+    assert made == {"nightly@default": "viewer"}
     token = run("service-accounts", "token", "nightly", "ci", "--scope", "jobs:read", "--days", "9")
     assert token.stdout.startswith("ty_api_")
+    assert "ci" in run("service-accounts", "tokens", "nightly").stdout
+    unknown = run("service-accounts", "revoke", "nightly", "other")
+    assert "has no token 'other'" in unknown.stderr
+    assert "ci" not in run("service-accounts", "revoke", "nightly@default", "ci").stdout
     assert listed(run, "service-accounts", "remove", "nightly") == {}
     assert "options of `token`" in run("service-accounts", "create", "x", "--days", "1").stderr
