@@ -61,7 +61,6 @@ EXCEPTIONS = {
         "server/core/database/upsert.py",
         "_replacement",
     ): "a cache takes calls by position and by keyword for two",
-    ("server/core/events/stream.py", "_read_missed"): VALUE,
     ("server/jobs/attempts/finish.py", "end_nodes"): WRAPPED,
     (
         "server/jobs/attempts/finish.py",

@@ -8,7 +8,7 @@ from typing import Any
 
 from benchmarks.control_plane.capacity.load import Lane
 from benchmarks.control_plane.capacity.runs import Run, send, spent
-from benchmarks.control_plane.jobs_list import PAGE_SIZE, fill
+from benchmarks.control_plane.lists.jobs_list import PAGE_SIZE, fill
 from benchmarks.control_plane.reports import ReportMaker
 from benchmarks.control_plane.servers import API, add_running, user_token
 from benchmarks.report import emit, percentile

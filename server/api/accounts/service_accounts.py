@@ -20,8 +20,8 @@ from server.core.people.user_tables import users
 from server.core.people.visible_projects import check_visible
 from server.core.visibility.scope import Scope
 from trainyard.protocol.rest.access import Permission
-from trainyard.protocol.rest.members import ServiceAccountRequest, ServiceAccountView
 from trainyard.protocol.rest.projects import ProjectRole
+from trainyard.protocol.user_accounts.members import ServiceAccountRequest, ServiceAccountView
 from trainyard.protocol.user_accounts.views import ClusterRole, UserKind, UserState
 
 

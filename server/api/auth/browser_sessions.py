@@ -126,6 +126,13 @@ def printable(text: str) -> str:
     return "".join(each if each.isprintable() else "?" for each in text)
 
 
+def note_session_use(context: Context, session_id: str) -> None:
+    """Set `last_used_at` of a browser session to now."""
+    used = update(sessions).where(sessions.c.id == session_id).values(last_used_at=context.now())
+    with context.database.write() as connection:
+        connection.execute(used)
+
+
 def close_session(context: Context, cookie: str) -> None:
     """Log a browser out; an unknown session is ignored."""
     its = sessions.c.hash == hash_token(cookie)

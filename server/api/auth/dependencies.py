@@ -17,6 +17,7 @@ from fastapi import Depends, Request
 from fastapi import params as fastapi_params
 from starlette.concurrency import run_in_threadpool
 
+from server.api.auth.browser_sessions import note_session_use
 from server.api.auth.lasting_requests import LastingRequests
 from server.api.auth.permissions import MEANINGS, WITHOUT_SCOPES, Roles, held
 from server.api.auth.principals import (
@@ -24,7 +25,6 @@ from server.api.auth.principals import (
     authenticate_pilot,
     authenticate_session,
     find_holders,
-    note_session_use,
     note_uses,
 )
 from server.api.auth.tokens import TokenKind, hash_token

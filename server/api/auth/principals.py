@@ -281,13 +281,6 @@ def note_uses(context: Context, token_ids: Sequence[str]) -> list[None]:
     return [None] * len(token_ids)
 
 
-def note_session_use(context: Context, session_id: str) -> None:
-    """Set `last_used_at` of a browser session to now."""
-    used = update(sessions).where(sessions.c.id == session_id).values(last_used_at=context.now())
-    with context.database.write() as connection:
-        connection.execute(used)
-
-
 def authenticate_pilot(context: Context, secret: str) -> Principal | None:
     """Return the pilot with this join secret, or None if no pilot has it."""
     is_its = pilots.c.secret_hash == hash_token(secret)

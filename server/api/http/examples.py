@@ -19,19 +19,19 @@ from trainyard.protocol.past_runs.views import ImportedPoints, ImportRequest
 from trainyard.protocol.rest.access import SessionRequest, TokenRequest
 from trainyard.protocol.rest.checkpoints import ExportRequest, ForkRequest, SampleRequest
 from trainyard.protocol.rest.jobs import JobRequest, PriorityRequest, StopRequest
-from trainyard.protocol.rest.members import (
-    EveryoneRequest,
-    MemberRequest,
-    OwnerRequest,
-    ServiceAccountRequest,
-    ServiceTokenRequest,
-)
 from trainyard.protocol.rest.metrics_and_logs import ComparisonView
 from trainyard.protocol.rest.nodes import CordonRequest, DrainRequest, LabelChange
 from trainyard.protocol.rest.projects import ProjectRequest, ProjectSettings
 from trainyard.protocol.rest.resume import ResumeRequest
 from trainyard.protocol.shell_sessions.messages import ShellInputRequest, ShellOutputMessage
 from trainyard.protocol.shell_sessions.views import ShellInput, ShellRequest
+from trainyard.protocol.user_accounts.members import (
+    EveryoneRequest,
+    MemberRequest,
+    OwnerRequest,
+    ServiceAccountRequest,
+    ServiceTokenRequest,
+)
 from trainyard.protocol.user_accounts.views import (
     InvitationAcceptance,
     InvitationCode,

@@ -22,7 +22,7 @@ from server.core.people.visible_projects import check_visible
 from server.core.subject import Actor, Subject
 from server.core.visibility.scope import Scope
 from trainyard.protocol.rest.access import Permission, TokenRequest
-from trainyard.protocol.rest.members import ServiceTokenChanged, ServiceTokenRequest
+from trainyard.protocol.user_accounts.members import ServiceTokenChanged, ServiceTokenRequest
 from trainyard.protocol.user_accounts.views import UserState
 
 

@@ -19,7 +19,8 @@ from server.cluster.membership import account_tokens, queries, service
 from trainyard.base.names import MEMBER_NAME
 from trainyard.protocol.rest.access import Permission, TokenView
 from trainyard.protocol.rest.common import Page
-from trainyard.protocol.rest.members import (
+from trainyard.protocol.rest.projects import ProjectView
+from trainyard.protocol.user_accounts.members import (
     EveryoneRequest,
     MemberRequest,
     MemberView,
@@ -27,7 +28,6 @@ from trainyard.protocol.rest.members import (
     ServiceAccountView,
     ServiceTokenRequest,
 )
-from trainyard.protocol.rest.projects import ProjectView
 
 ProjectsRead = Annotated[Principal, may(Permission.PROJECTS_READ)]
 MembersWrite = Annotated[Principal, may(Permission.MEMBERS_WRITE)]

@@ -32,13 +32,13 @@ from server.core.people.visible_projects import check_visible
 from server.core.subject import ADMIN_USER_ID, Actor, Subject
 from server.core.visibility.scope import Scope
 from trainyard.protocol.rest.access import Permission
-from trainyard.protocol.rest.members import (
+from trainyard.protocol.rest.projects import ProjectRole, ProjectView
+from trainyard.protocol.user_accounts.members import (
     MembersChanged,
     MemberView,
     ServiceAccountRequest,
     ServiceAccountView,
 )
-from trainyard.protocol.rest.projects import ProjectRole, ProjectView
 from trainyard.protocol.user_accounts.views import UserKind, UserState
 
 

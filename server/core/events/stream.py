@@ -71,7 +71,7 @@ async def follow(
         if last_event_id is None:
             yield b"id: %d\n\n" % sent
         elif (at := await run_in_threadpool(_time_of, context, last_event_id, sent)) is not None:
-            for frame in await run_in_threadpool(_changed, context, at, job_id, scope):
+            for frame in await run_in_threadpool(_changed, context, at, job_id=job_id, scope=scope):
                 yield rendered(frame.content, scope)
             missed = _missed(context, subscription, after=last_event_id, up_to=sent, job_id=job_id)
             async for frame in missed:
@@ -139,7 +139,7 @@ def _time_of(context: Context, last_event_id: int, newest: int) -> datetime | No
 
 
 def _changed(
-    context: Context, since: datetime, job_id: str | None, scope: Scope
+    context: Context, since: datetime, *, job_id: str | None, scope: Scope
 ) -> list[StreamMessage]:
     """Return the notices that a client with its last event at `since` may have missed.
 

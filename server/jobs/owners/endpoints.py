@@ -16,7 +16,7 @@ from server.jobs.jobs.queries import job_view
 from server.jobs.owners.service import transfer
 from trainyard.protocol.rest.access import Permission
 from trainyard.protocol.rest.jobs import JobView
-from trainyard.protocol.rest.members import OwnerRequest
+from trainyard.protocol.user_accounts.members import OwnerRequest
 
 router = APIRouter(tags=["jobs"])
 

@@ -18,7 +18,7 @@ from server.core.people.member_tables import everyones_roles, own_roles, parse_r
 from server.core.people.user_tables import users
 from server.core.subject import Actor, Subject
 from trainyard.protocol.rest.access import Permission
-from trainyard.protocol.rest.members import OwnerChanged
+from trainyard.protocol.user_accounts.members import OwnerChanged
 from trainyard.protocol.user_accounts.views import ClusterRole
 
 

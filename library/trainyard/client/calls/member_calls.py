@@ -8,8 +8,8 @@ from trainyard.client.transport import Transport, given, read
 from trainyard.protocol.rest.access import Permission, TokenView
 from trainyard.protocol.rest.common import Page
 from trainyard.protocol.rest.jobs import JobView
-from trainyard.protocol.rest.members import MemberView, ServiceAccountView
 from trainyard.protocol.rest.projects import ProjectRole, ProjectView
+from trainyard.protocol.user_accounts.members import MemberView, ServiceAccountView
 
 
 class MemberCalls:

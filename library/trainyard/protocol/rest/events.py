@@ -17,7 +17,6 @@ from trainyard.protocol.node_sources.views import NodesReleased, NodesRequested,
 from trainyard.protocol.rest import event_data as data
 from trainyard.protocol.rest import metrics_and_logs as ranks
 from trainyard.protocol.rest.jobs import SizeChange
-from trainyard.protocol.rest.members import MembersChanged, OwnerChanged, ServiceTokenChanged
 from trainyard.protocol.rest.nodes import (
     NodeDrained,
     NodeLabeled,
@@ -27,6 +26,11 @@ from trainyard.protocol.rest.nodes import (
 )
 from trainyard.protocol.rest.projects import ProjectChanged
 from trainyard.protocol.shell_sessions.views import ShellClosed, ShellOpened
+from trainyard.protocol.user_accounts.members import (
+    MembersChanged,
+    OwnerChanged,
+    ServiceTokenChanged,
+)
 
 Kind = TypeVar("Kind", bound=str)
 Data = TypeVar("Data")

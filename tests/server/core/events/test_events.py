@@ -40,7 +40,6 @@ from trainyard.protocol.rest.events import (
     UnknownEvent,
 )
 from trainyard.protocol.rest.jobs import Progress, SizeChange
-from trainyard.protocol.rest.members import MembersChanged, OwnerChanged, ServiceTokenChanged
 from trainyard.protocol.rest.nodes import (
     NodeDrained,
     NodeLabeled,
@@ -51,6 +50,11 @@ from trainyard.protocol.rest.nodes import (
 from trainyard.protocol.rest.projects import ProjectChanged, ProjectRole, ProjectSettings
 from trainyard.protocol.shell_sessions.views import ShellClosed, ShellOpened
 from trainyard.protocol.states import AttemptCause, AttemptOutcome, JobState, OperationState
+from trainyard.protocol.user_accounts.members import (
+    MembersChanged,
+    OwnerChanged,
+    ServiceTokenChanged,
+)
 from trainyard.run.checkpoint_faults import CheckpointFault
 from trainyard.run.directory import Phase
 from trainyard.run.failures import Failure, FailureReason

@@ -17,8 +17,8 @@ from trainyard.cli.table import Listing
 from trainyard.client.errors import UsageError
 from trainyard.client.sdk import Client
 from trainyard.protocol.rest.access import TokenView
-from trainyard.protocol.rest.members import MemberView, ServiceAccountView
 from trainyard.protocol.rest.projects import ProjectRole
+from trainyard.protocol.user_accounts.members import MemberView, ServiceAccountView
 from trainyard.spec.job import DEFAULT_PROJECT
 
 NONE = "none"

@@ -4,7 +4,7 @@ Most jobs have ended, and a few run or wait, as after a long time of use. It mea
 page, deep pages, pages by state, and pages by rare tags, names and texts: for those the query has
 to pass almost every job.
 
-    python -m benchmarks.control_plane.jobs_list [--jobs 100000] [--requests 200]
+    python -m benchmarks.control_plane.lists.jobs_list [--jobs 100000] [--requests 200]
 """
 
 from __future__ import annotations

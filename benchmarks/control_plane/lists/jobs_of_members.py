@@ -3,7 +3,7 @@
 It measures the newest page, active jobs first, pages by state, counts and a search. It also
 compares the times of 404 for hidden and for missing jobs: a difference would show which ids exist.
 
-    python -m benchmarks.control_plane.jobs_of_members [--jobs 100000] [--requests 200]
+    python -m benchmarks.control_plane.lists.jobs_of_members [--jobs 100000] [--requests 200]
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from itertools import product
 import httpx
 from sqlalchemy import insert, select
 
-from benchmarks.control_plane.jobs_list import PAGE_SIZE, Query, fill
+from benchmarks.control_plane.lists.jobs_list import PAGE_SIZE, Query, fill
 from benchmarks.control_plane.servers import API, PACKAGES, Store, run_on_databases, served
 from benchmarks.report import emit, percentile
 from server.api.auth.tokens import TokenKind, hash_token, make_token

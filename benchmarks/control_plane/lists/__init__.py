@@ -1,0 +1,1 @@
+"""Times of the lists of jobs."""
