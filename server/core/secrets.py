@@ -83,24 +83,25 @@ class SecretsBox:
             return dict.fromkeys(sealed or {}, MASK)
         return {name: env[name] if is_allowed(name, env[name]) else MASK for name in env}
 
-    def seal_text(self, text: str) -> str:
+    def seal_text(self, text: str, *, purpose: str) -> str:
         """Return an encrypted text, such as a page token that its reader must not understand.
 
         Raises:
             KeyFileError: the key file is missing or damaged.
         """
-        return self._encrypt(text)
+        return self._encrypt(f"{purpose}\n{text}")
 
-    def open_text(self, sealed: str) -> str | None:
-        """Return a text that `seal_text` encrypted; None if no key encrypted it.
+    def open_text(self, sealed: str, *, purpose: str) -> str | None:
+        """Return a text that `seal_text` encrypted for the same purpose; otherwise None.
 
         Raises:
             KeyFileError: the key file is missing or damaged.
         """
         try:
-            return self._fernet.decrypt(sealed).decode()
+            given, _, text = self._fernet.decrypt(sealed).decode().partition("\n")
         except InvalidToken:
             return None
+        return text if given == purpose else None
 
     def rotate(self, sealed: Mapping[str, str]) -> dict[str, str]:
         """Return an environment with its values decrypted, and encrypted again with the newest key.

@@ -20,8 +20,9 @@ from server.cluster.projects.service import check_project
 from server.core.context import Context
 from server.core.errors import InvalidRequestError
 from server.core.lifecycle import check_job
+from server.core.subject import Actor
 from server.core.visibility.job_labels import label
-from server.core.visibility.scope import HIDDEN_JOB, Scope
+from server.core.visibility.scope import HIDDEN_JOB
 from server.jobs.jobs.checks import check_hardware, check_spec, check_world_size
 from server.jobs.packs.store import check_pack
 from server.jobs.queue.duration import duration_of_spec
@@ -71,8 +72,8 @@ def list_(
     A page starts after the last job of the previous page, even if that job has started since then.
     A job of a hidden project has only a position and a number of slots.
     """
-    scope = principal.scope
-    after = None if page.after is None else QueueKey.parse(_opened(context, page.after))
+    scope, actor = principal.scope, principal.actor
+    after = None if page.after is None else _key(context, page.after, actor=actor)
     with context.database.read() as connection:
         order = read_order(connection)
         ahead, grouped = (0, 0) if after is None else count_up_to(connection, order, after)
@@ -86,7 +87,7 @@ def list_(
         else:
             entries.append(_hidden(row, position))
     last = rows[min(page.size, len(rows)) - 1] if rows else None
-    shown, next_page_token = page.cut(entries, lambda _: _token(context, last, scope))
+    shown, next_page_token = page.cut(entries, lambda _: _token(context, last, actor=actor))
     return reply(Page[QueueEntry](items=tuple(shown), next_page_token=next_page_token))
 
 
@@ -160,26 +161,36 @@ def what_if(
     return reply(view)
 
 
-def _token(context: Context, row: WaitingJob | None, scope: Scope) -> str:
+def _token(context: Context, row: WaitingJob | None, *, actor: Actor) -> str:
     assert row is not None, "a page with a following one has rows"
     token = row.key.token
-    return token if scope.sees(row.project) else context.secrets.seal_text(token)
+    if actor.scope.sees_all:
+        return token
+    return context.secrets.seal_text(token, purpose=_purpose(actor))
 
 
-def _opened(context: Context, token: str) -> str:
-    """Return the key in a page token, which is encrypted if its job is hidden from the caller.
+def _key(context: Context, token: str, *, actor: Actor) -> QueueKey:
+    """Return the key in a page token; only callers who see all jobs may give a plain one.
 
     Raises:
-        InvalidRequestError: this server did not encrypt the token.
+        InvalidRequestError: the token is no plain one, and this server did not encrypt it for a
+            page of the caller.
     """
-    if not re.fullmatch(SEALED, token):
-        return token
-    opened = context.secrets.open_text(token)
+    opened: str | None = token
+    if not actor.scope.sees_all:
+        is_sealed = re.fullmatch(SEALED, token) is not None
+        purpose = _purpose(actor)
+        opened = context.secrets.open_text(token, purpose=purpose) if is_sealed else None
     if opened is None or not re.fullmatch(TOKEN, opened):
         raise InvalidRequestError.at(
             "query/page_token", f"unknown page token {token[:80]!r}: take next_page_token of a page"
         )
-    return opened
+    return QueueKey.parse(opened)
+
+
+def _purpose(actor: Actor) -> str:
+    """Return the purpose of an encrypted page token, which no other caller can use."""
+    return f"page of /queue for {actor.identity}"
 
 
 def _hidden(row: WaitingJob, position: int) -> QueueEntry:

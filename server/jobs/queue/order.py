@@ -59,8 +59,9 @@ TAG: ColumnElement[float] = literal_column("line.tag", Float)
 TOKEN = r"^[0-9]{3}[0-9a-f]{16}[0-9]{16}[0-7][0-9a-hjkmnp-tv-z]{25}$"
 """Pattern of a `QueueKey.token`: priority relative to the lowest, tag as a hexadecimal double,
 queue time in microseconds since 1970, and id."""
-SEALED = r"^gAAAA[A-Za-z0-9_-]{80,300}={0,2}$"
-"""Pattern of the encrypted token of a hidden job: its key would show when it was queued."""
+SEALED = r"^gAAAA[A-Za-z0-9_-]{80,600}={0,2}$"
+"""Pattern of the encrypted token of a caller who does not see all jobs: a key shows id, priority
+and queue time of its job, and the position behind a chosen key would show those of hidden jobs."""
 _LAST_ID = "z" * 26
 """Text that sorts after the id of every job."""
 _UNIX_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 from typing import Any
 
 import pytest
 from fastapi import FastAPI
-from sqlalchemy import select
+from sqlalchemy import select, update
 
+from server.api.http.paging import encode
 from server.core.context import Context
+from server.core.database.scheduler_tables import projects
 from server.core.people.user_tables import users
 from server.jobs.packs.store import PackUpload
+from server.jobs.queue.order import QueueKey
 from tests.actors import ADMIN
 from tests.server.api.conftest import BASE_URL
 from tests.server.api.in_process import TestClient
@@ -20,6 +24,7 @@ from tests.server.harness import BRINGS_CODE, Harness
 from tests.server.members import OURS, THEIRS, add_projects, add_user, set_role
 
 API = "/api/v1"
+IS_DEFAULT = projects.c.name == "default"
 
 
 @pytest.fixture
@@ -51,13 +56,27 @@ def test_the_pages_of_the_queue_show_no_key_of_a_hidden_job(
     assert {each["job_id"] for each in seen} - {None} == {*ids[1::2]}
     empty = ("project", "priority", "queued_at", "reason", "expected_start_at", "lasts_seconds")
     assert [each[name] for each in hidden for name in empty] == [None] * 3 * len(empty)
-    refused = ada.get(f"{API}/queue", params={"page_token": forged()})
+    refused = ada.get(f"{API}/queue", params={"page_token": encode("queue", f"gAAAA{'x' * 100}")})
     assert refused.status_code == 422
 
 
-def forged() -> str:
-    text = f'["queue","gAAAA{"x" * 100}"]'
-    return base64.urlsafe_b64encode(text.encode()).rstrip(b"=").decode()
+def test_no_key_of_the_queue_can_be_chosen(
+    app: FastAPI, context: Context, ada: TestClient, client: TestClient, harness: Harness
+) -> None:
+    """A key of the caller's choice would find priority, time and id of hidden jobs by halving."""
+    for project in (THEIRS, OURS, OURS):
+        harness.submit(project=project)
+    chosen = QueueKey(0, 0.0, context.now(), "0" * 26).token
+    refused = ada.get(f"{API}/queue", params={"page_token": encode("queue", chosen)})
+    assert refused.status_code == 422, refused.text
+    other = encode("queue", context.secrets.seal_text(chosen, purpose="another purpose"))
+    assert ada.get(f"{API}/queue", params={"page_token": other}).status_code == 422
+    assert client.get(f"{API}/queue", params={"page_token": encode("queue", chosen)}).is_success
+    given = ada.get(f"{API}/queue", params={"page_size": 1}).json()["next_page_token"]
+    bob = add_user(context, "bob", {OURS: "member"})
+    his = TestClient(app, base_url=BASE_URL, headers={"authorization": f"Bearer {bob}"})
+    assert ada.get(f"{API}/queue", params={"page_token": given}).is_success
+    assert his.get(f"{API}/queue", params={"page_token": given}).status_code == 422
 
 
 @BRINGS_CODE
@@ -90,9 +109,9 @@ def test_a_pack_of_a_visible_job_is_usable(
     assert ada.get(f"{API}/packs/{digest}").status_code == 200
 
 
-def imported(client: TestClient, project: str) -> Any:
+def imported(client: TestClient, project: str, digest: str = digest_of(b"run")) -> Any:
     body = {
-        "run": {"tool": "wandb", "run_id": "x", "digest": digest_of(b"run"), "points": 0},
+        "run": {"tool": "wandb", "run_id": "x", "digest": digest, "points": 0},
         "name": "run",
         "project": project,
         "state": "succeeded",
@@ -109,6 +128,22 @@ def test_the_same_run_is_imported_once_in_each_project(ada: TestClient, client: 
     assert imported(ada, OURS).json()["job_id"] == ours["job_id"]
     assert imported(client, THEIRS).json()["job_id"] == theirs["job_id"]
     assert imported(ada, THEIRS).status_code == 422
+
+
+def test_a_forged_digest_meets_no_import_of_another_project(
+    context: Context, ada: TestClient, client: TestClient
+) -> None:
+    """Each project has its own digests, also the project `default`."""
+    with context.database.write() as connection:
+        connection.execute(update(projects).where(IS_DEFAULT).values(everyone="member"))
+    assert imported(client, THEIRS).status_code == 201
+    stored = hashlib.sha256(f"{THEIRS} {digest_of(b'run')}".encode()).hexdigest()
+    for digest in (f"sha256:{stored}", digest_of(b"run")):
+        forged = imported(ada, "default", digest)
+        assert forged.status_code == 201, forged.text
+        again = imported(client, "default", digest)
+        assert again.json()["job_id"] == forged.json()["job_id"]
+    assert imported(client, THEIRS).status_code == 201
 
 
 def test_a_key_returns_no_job_after_the_role_was_lost(
