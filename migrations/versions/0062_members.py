@@ -1,4 +1,7 @@
-"""Members of projects with roles; the project of events and operations; uploaders of packs."""
+"""Members with roles; projects of events, operations and imports; uploaders of packs.
+
+Stored texts of earlier versions name jobs of any project, so they are replaced.
+"""
 
 from __future__ import annotations
 
@@ -59,3 +62,47 @@ def upgrade() -> None:
     op.drop_index("ix_jobs_search", "jobs")
     op.create_index("ix_jobs_search", "jobs", SEARCHED)
     op.create_index("ix_jobs_project_state_id", "jobs", ["project", "state", "id"])
+    op.create_index("ix_operations_project_id", "operations", ["project", "id"])
+    _add_project_to_imports()
+    _retire_names()
+    _replace_texts_with_names()
+
+
+def _add_project_to_imports() -> None:
+    """Make the digest of an import unique within its project."""
+    with op.batch_alter_table("imports") as batch:
+        batch.add_column(sa.Column("project", sa.String(80)))
+    jobs = sa.table("jobs", sa.column("id"), sa.column("project"))
+    imports = sa.table("imports", sa.column("job_id"), sa.column("project"))
+    of_job = sa.select(jobs.c.project).where(jobs.c.id == imports.c.job_id).scalar_subquery()
+    op.execute(sa.update(imports).values(project=of_job))
+    with op.batch_alter_table("imports") as batch:
+        batch.alter_column("project", existing_type=sa.String(80), nullable=False)
+        batch.drop_constraint("uq_imports_digest", type_="unique")
+        batch.create_unique_constraint("uq_imports_project_digest", ["project", "digest"])
+
+
+def _retire_names() -> None:
+    """Retire the names of deleted projects, as far as slot times still have them."""
+    op.create_table(
+        "retired_projects",
+        sa.Column("name", sa.String(80), nullable=False),
+        sa.PrimaryKeyConstraint("name", name="pk_retired_projects"),
+    )
+    retired = sa.table("retired_projects", sa.column("name"))
+    projects = sa.table("projects", sa.column("name"))
+    holdings = sa.table("holdings", sa.column("project"))
+    present = sa.select(projects.c.name)
+    gone = sa.select(holdings.c.project).where(holdings.c.project.not_in(present)).distinct()
+    op.execute(sa.insert(retired).from_select(["name"], gone))
+
+
+def _replace_texts_with_names() -> None:
+    """Replace texts that name jobs; the next round of the scheduler computes the reasons again."""
+    jobs = sa.table("jobs", sa.column("state"), sa.column("reason"))
+    op.execute(sa.update(jobs).where(jobs.c.state == "queued").values(reason=None))
+    demands = sa.table("demands", sa.column("reason"))
+    op.execute(sa.update(demands).values(reason=None))
+    requests = sa.table("node_requests", sa.column("caused_by"), sa.column("by_person", sa.Boolean))
+    by_queue = sa.update(requests).where(requests.c.by_person.is_(sa.false()))
+    op.execute(by_queue.values(caused_by="a job from before the upgrade"))

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from sqlalchemy import Connection, bindparam, delete, exists, select, update
+from sqlalchemy import Connection, bindparam, delete, exists, insert, select, update
 
 from server.api.accounts.service_accounts import end_accounts_of
 from server.cluster.projects.groups import move_groups
 from server.cluster.projects.queries import Project, project_row, views
 from server.core.context import Context
-from server.core.database.scheduler_tables import project_usage, projects
+from server.core.database.scheduler_tables import project_usage, projects, retired_projects
 from server.core.database.tables import jobs
 from server.core.database.upsert import insert_absent
 from server.core.errors import ConflictError, InvalidRequestError
@@ -34,13 +34,20 @@ def create_project(context: Context, request: ProjectRequest, *, actor: Actor) -
     """Store a project.
 
     Raises:
-        ConflictError: a project of this name exists.
+        ConflictError: a project has, or had, this name.
     """
     settings = ProjectSettings(**request.model_dump(exclude={"name"}))
     with context.database.write() as connection:
         row = {**request.model_dump(), "created_by": actor.name, "created_at": context.now()}
         if not insert_absent(connection, projects, [row]):
             raise ConflictError(f"there is a project {request.name!r} already")
+        # After the insertion, which waits for a concurrent deletion of a project of this name.
+        retired = select(retired_projects.c.name).where(retired_projects.c.name == request.name)
+        if connection.scalar(retired) is not None:
+            raise ConflictError(
+                f"a project {request.name!r} was deleted; its operations, events and slot times "
+                "remain, so no other project gets its name"
+            )
         _record(context, connection, name=request.name, before=None, after=settings, actor=actor)
         return views(
             context, connection, [project_row(connection, request.name)], scope=actor.scope
@@ -87,6 +94,7 @@ def delete_project(context: Context, name: str, *, actor: Actor) -> None:
         end_accounts_of(context, connection, name)
         connection.execute(delete(project_usage).where(project_usage.c.project == name))
         connection.execute(delete(projects).where(projects.c.name == name))
+        connection.execute(insert(retired_projects).values(name=name))
         _record(context, connection, name=name, before=before, after=None, actor=actor)
 
 
@@ -108,8 +116,9 @@ def check_project(
     present = select(projects.c.name).where(projects.c.name == name)
     if connection.scalar(present) is None or not scope.knows(name):
         visible = select(projects.c.name).where(scope.known(projects.c.name))
-        names = connection.scalars(visible.order_by(projects.c.name)).all()
-        more = f" and {len(names) - NAMES_LISTED:,} more" if len(names) > NAMES_LISTED else ""
+        listed = visible.order_by(projects.c.name).limit(NAMES_LISTED + 1)
+        names = connection.scalars(listed).all()
+        more = " and more" if len(names) > NAMES_LISTED else ""
         legal = f"{', '.join(names[:NAMES_LISTED])}{more}" or "none for you"
         raise InvalidRequestError.at(pointer, f"{name!r} is no project; legal: {legal}")
     if not scope.may(permission, name):

@@ -270,10 +270,12 @@ imports = Table(
     "imports",
     metadata,
     Column("job_id", ID, ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True),
-    Column("digest", String(71), nullable=False, unique=True),
+    Column("project", String(80), nullable=False),  # of the job
+    Column("digest", String(71), nullable=False),  # of the content
     Column("run", Record(ImportedRun), nullable=False),
     Column("reason", Text, nullable=False),  # reason of the job after all points are stored
     Column("received", BigInteger, nullable=False),  # number of points stored so far
+    UniqueConstraint("project", "digest"),  # a global one would tell of imports in hidden projects
 )
 
 # Configuration and summary of jobs with programs and of imported runs.

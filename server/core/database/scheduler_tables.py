@@ -24,6 +24,10 @@ projects = Table(
     Column("everyone", choice(ProjectRole)),  # role of every active person; null for no role
 )
 
+# Names of deleted projects. Operations, events and slot times of these projects remain under their
+# names, so a name is never given again.
+retired_projects = Table("retired_projects", metadata, Column("name", String(80), primary_key=True))
+
 # Slot time of ended shares. The use in a month is this row plus the live shares.
 project_usage = Table(
     "project_usage",

@@ -339,6 +339,7 @@ operations = Table(
     Index(None, "state", "id"),
     Index(None, "job_id", "id"),
     Index(None, "checkpoint_id", "id"),
+    Index(None, "project", "id"),
 )
 
 tokens = Table(

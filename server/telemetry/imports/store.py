@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from hashlib import sha256
 
 from sqlalchemy import Connection, insert, select, update
 
@@ -39,7 +38,7 @@ from trainyard.protocol.states import (
     DesiredState,
     JobState,
 )
-from trainyard.spec.job import DEFAULT_PROJECT, JobSpec
+from trainyard.spec.job import JobSpec
 from trainyard.spec.layout import Layout
 from trainyard.spec.sections.program import ProgramSection
 
@@ -59,7 +58,7 @@ def start_import(context: Context, request: ImportRequest, *, actor: Actor) -> I
     """
     run = request.run
     with context.database.write() as connection:
-        lock_digest(context, connection, run.digest)
+        lock_digest(context, connection, f"{request.project} {run.digest}")
         may = actor.scope.may(Permission.JOBS_WRITE, request.project)
         known = _earlier(connection, request) if may else None
         if known is not None:
@@ -71,9 +70,9 @@ def start_import(context: Context, request: ImportRequest, *, actor: Actor) -> I
         insert_rows(connection, [row], specs={job_id: spec}, scopes=scopes, run=run)
         attempt = _attempt(context.new_id(), job_id, request=request, actor=actor)
         connection.execute(insert(attempts).values(attempt))
-        digest = _digest(request)
-        imported = {"job_id": job_id, "digest": digest, "run": run, "received": 0}
-        connection.execute(insert(imports).values(**imported, reason=_ended(request)))
+        imported = {"job_id": job_id, "project": request.project, "digest": run.digest, "run": run}
+        imported |= {"received": 0, "reason": _ended(request)}
+        connection.execute(insert(imports).values(**imported))
         event = NewEvent(
             Imported(tool=run.tool, run_id=run.run_id, points=run.points),
             actor,
@@ -128,22 +127,10 @@ def add_points(context: Context, job_id: str, batch: ImportedPoints, *, scope: S
         return view.model_copy(update={"received": received})
 
 
-def _digest(request: ImportRequest) -> str:
-    """Return a SHA-256 of project and content: equal content in another project is another import.
-
-    In the project `default` it is the digest of the content, as older versions stored it.
-    """
-    if request.project == DEFAULT_PROJECT:
-        return request.run.digest
-    return f"sha256:{sha256(f'{request.project} {request.run.digest}'.encode()).hexdigest()}"
-
-
 def _earlier(connection: Connection, request: ImportRequest) -> str | None:
     """Return the job of the same content in the same project; None without one."""
-    digests = {_digest(request), request.run.digest}  # older versions stored the plain digest
-    query = select(imports.c.job_id).join(jobs, jobs.c.id == imports.c.job_id)
-    same = imports.c.digest.in_(digests), jobs.c.project == request.project
-    found: str | None = connection.scalar(query.where(*same))
+    same = imports.c.project == request.project, imports.c.digest == request.run.digest
+    found: str | None = connection.scalar(select(imports.c.job_id).where(*same))
     return found
 
 

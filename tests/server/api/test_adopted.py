@@ -11,7 +11,16 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
-from sqlalchemy import Column, Connection, MetaData, Table, create_engine, insert
+from sqlalchemy import (
+    Column,
+    Connection,
+    MetaData,
+    Table,
+    create_engine,
+    insert,
+    select,
+    text,
+)
 from sqlalchemy.pool import NullPool
 
 from server.api.auth.permissions import ALL, WITHOUT_SCOPES
@@ -21,10 +30,12 @@ from server.api.auth.tokens import TokenKind, hash_token
 from server.cluster.nodes.register import register
 from server.core.context import Context
 from server.core.database.engine import Database
+from server.core.database.metric_and_log_tables import imports
 from server.core.database.migrate import is_current, upgrade
 from server.core.database.rows import Node
+from server.core.database.scheduler_tables import demands, retired_projects
 from server.core.database.schema import metadata
-from server.core.database.tables import nodes, tokens
+from server.core.database.tables import jobs, nodes, tokens
 from server.core.people.user_tables import sessions
 from server.core.subject import ADMIN_USER_ID
 from tests.server.api.in_process import TestClient
@@ -193,6 +204,38 @@ def test_an_adopted_database_is_served(
     assert harness.place() == 0, "the queued job waits for a worker of this version"
     update_worker(context, "node-2")
     assert harness.place() == 1, "the queued job starts"
+
+
+def test_stored_texts_name_no_job_after_the_upgrade(database: Database) -> None:
+    """Earlier versions stored names of any project in texts that others see."""
+    reason = "needs 4 slots, 4 held by secret-llama"
+    with database.write() as connection:
+        for query in (
+            "UPDATE jobs SET reason = :it WHERE state = 'queued'",
+            "INSERT INTO demands (key, shape, slots, reason) VALUES ('k', '{}', 1, :it)",
+        ):
+            connection.execute(text(query), {"it": reason})
+    upgrade(database, backup_taken=True)
+    with database.read() as connection:
+        for table in (jobs, demands):
+            assert reason not in connection.scalars(select(table.c.reason)).all()
+
+
+def test_imports_and_names_of_projects_from_before(database: Database) -> None:
+    with database.write() as connection:
+        connection.execute(text(IMPORT), {"digest": "sha256:" + "a" * 64})
+        connection.execute(text("UPDATE holdings SET project = 'former'"))
+    upgrade(database, backup_taken=True)
+    with database.read() as connection:
+        (row,) = connection.execute(select(imports.c.project, imports.c.digest)).all()
+        assert tuple(row) == ("default", "sha256:" + "a" * 64)
+        assert connection.scalars(select(retired_projects.c.name)).all() == ["former"]
+
+
+IMPORT = """
+INSERT INTO imports (job_id, digest, run, reason, received)
+SELECT min(id), :digest, '{}', '', 0 FROM jobs
+"""
 
 
 def update_worker(context: Context, name: str) -> None:

@@ -6,7 +6,12 @@ import pytest
 from sqlalchemy import select
 
 from server.cluster.projects.queries import list_projects, read_project
-from server.cluster.projects.service import change_project, create_project, delete_project
+from server.cluster.projects.service import (
+    change_project,
+    check_project,
+    create_project,
+    delete_project,
+)
 from server.core.context import Context
 from server.core.database.tables import jobs
 from server.core.errors import ConflictError, InvalidRequestError, NotFoundError
@@ -119,6 +124,26 @@ def test_a_change_keeps_what_it_does_not_name(context: Context, vision: str) -> 
     assert (shown.max_slots, shown.slot_hours_per_month, shown.weight) == (None, 10, 2)
     with pytest.raises(NotFoundError, match="no project has the name 'none'"):
         change_project(context, "none", quota, actor=ADA)
+
+
+def test_the_name_of_a_deleted_project_is_never_given_again(context: Context, vision: str) -> None:
+    """Members of another project of this name would see operations and events of the first one."""
+    delete_project(context, vision, actor=ADA)
+    with pytest.raises(ConflictError, match="a project 'vision' was deleted"):
+        create_project(context, ProjectRequest(name=vision), actor=ADA)
+    with pytest.raises(NotFoundError):
+        read_project(context, vision, scope=SYSTEM_SCOPE)
+
+
+def test_the_error_for_an_unknown_project_names_twenty(context: Context) -> None:
+    for number in range(21):
+        create_project(context, ProjectRequest(name=f"p{number:02}"), actor=ADA)
+    with (
+        context.database.read() as connection,
+        pytest.raises(InvalidRequestError, match=r"legal: default, p00, .*, p18 and more") as error,
+    ):
+        check_project(connection, "none", scope=SYSTEM_SCOPE)
+    assert "p19" not in str(error.value)
 
 
 def test_only_a_project_without_jobs_is_deleted(
