@@ -119,6 +119,7 @@ ON_POSTGRESQL = {
     "tests/server/jobs/jobs/test_jobs.py": "locks, and numbers of statements",
     "tests/server/jobs/jobs/test_submissions_together.py": "numbers of statements",
     "tests/server/jobs/packs/test_packs.py": "uploads that race",
+    "tests/server/cluster/membership/test_lost_roles.py": "locks of users, projects and jobs",
     "tests/server/scheduler/rounds/test_leader.py": "a lead that is taken over",
     "tests/server/scheduler/rounds/test_lock_order.py": "locks of rows",
     "tests/server/scheduler/rounds/test_races.py": "transactions that race",

@@ -1,21 +1,26 @@
 """The end of access: of sessions and tokens, with the commands and invitations that need them.
 
-The caller has locked the users of what ends (`lock_users`).
+The caller has locked the users of what ends (`lock_users`). An end waits for the transactions that
+`write_as` opens, and ends what they have stored.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 
 from sqlalchemy import ColumnElement, Connection, Select, delete, or_, select, update
 
 from server.api.auth.permissions import held_by_role
+from server.api.auth.principals import hold_token
+from server.core.context import Context
 from server.core.database.engine import batches
 from server.core.database.metric_and_log_tables import shells
 from server.core.database.tables import attempts, jobs, tokens
 from server.core.people.member_tables import has_role
-from server.core.people.user_tables import invitations, sessions
+from server.core.people.user_tables import invitations, sessions, users
+from server.core.subject import Actor
 from trainyard.protocol.rest.access import Permission
 from trainyard.protocol.rest.projects import ProjectRole
 
@@ -116,3 +121,34 @@ def end_forbidden_commands(
     if user_id is not None:
         theirs &= shells.c.user_id == user_id
     end_commands(connection, theirs)
+
+
+@contextmanager
+def write_as(context: Context, *actors: Actor) -> Iterator[Connection]:
+    """Open a writing transaction for people, whose access stays until the transaction ends.
+
+    Every change that a person orders is made in such a transaction. The locks of all transactions
+    are in this order, so that no two of them deadlock: users, tokens and sessions, projects, jobs,
+    and all other rows. Parts of the system need no access.
+
+    Raises:
+        UnauthenticatedError: the access of an actor has ended since its request was authenticated,
+            or it allows less than then.
+    """
+    people: list[Actor] = []
+    for actor in actors:
+        if not any(actor == each and actor.scope == each.scope for each in people):
+            people.append(actor)
+    with context.database.write() as connection:
+        if len(people) > 1:
+            _share_users(connection, people)
+        for each in sorted(people, key=lambda actor: actor.token_id or ""):
+            hold_token(connection, each, context.now())
+        yield connection
+
+
+def _share_users(connection: Connection, people: Sequence[Actor]) -> None:
+    """Keep users from being locked by others, in the order of `lock_users`."""
+    ids = {each.user_id for each in people if each.credential_hash is not None} - {None}
+    query = select(users.c.id).where(users.c.id.in_(ids)).order_by(users.c.id)
+    connection.execute(query.with_for_update(read=True)).all()

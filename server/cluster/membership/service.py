@@ -111,13 +111,13 @@ def set_everyone(
         check_visible(connection, project, scope=actor.scope, permission=Permission.MEMBERS_WRITE)
         if role is not None:
             check_gives(actor.scope, role, project)
+        # All persons, because the role of each of them may change.
+        persons = select(users.c.id).where(users.c.kind == UserKind.PERSON.value)
+        connection.execute(persons.order_by(users.c.id).with_for_update()).all()
+        _hold(context, connection, project, actor=actor)
         _lock_project(connection, project, changes=True)
         before = role_of_everyone(connection, project)
         if before != role:
-            # All persons, because the role of each of them may change.
-            persons = select(users.c.id).where(users.c.kind == UserKind.PERSON.value)
-            connection.execute(persons.order_by(users.c.id).with_for_update()).all()
-            _hold(context, connection, project, actor=actor)
             its = update(projects).where(projects.c.name == project)
             connection.execute(its.values(everyone=role))
             _changed(
@@ -142,10 +142,10 @@ def add_service_account(
     with context.database.write() as connection:
         check_visible(connection, project, scope=actor.scope, permission=Permission.MEMBERS_WRITE)
         check_gives(actor.scope, request.role, project)
-        # It stays until the account is stored, and two requests do not exceed the limit together.
-        _lock_project(connection, project, changes=True)
         lock_users(connection, [actor.user_id])
         _hold(context, connection, project, actor=actor)
+        # It stays until the account is stored, and two requests do not exceed the limit together.
+        _lock_project(connection, project, changes=True)
         account = create_account(context, connection, project, request=request)
         user = user_named(connection, account.name)
         _changed(
@@ -192,7 +192,7 @@ def _hold(context: Context, connection: Connection, project: str, *, actor: Acto
 
 
 def _lock_project(connection: Connection, project: str, *, changes: bool = False) -> None:
-    """Lock a project before any users, as its deletion does, so that no two of them deadlock."""
+    """Lock a project, after all users (`write_as` has the order of locks)."""
     query = select(projects.c.name).where(projects.c.name == project)
     connection.execute(query.with_for_update(key_share=not changes))
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from sqlalchemy import Connection, select, update
 
+from server.api.auth.endings import write_as
 from server.cluster.nodes.queries import node_view, one_node
 from server.core.context import Context
 from server.core.database.tables import nodes
@@ -37,7 +38,7 @@ def set_drain(
     Raises:
         NotFoundError: no node has this name.
     """
-    with context.database.write() as connection:
+    with write_as(context, actor) as connection:
         before = one_node(connection, name, locked=True).drain
         same = before is not None and (before.running, before.reasons) == (running, (*reasons,))
         if not same and (before, running) != (None, None):
@@ -63,7 +64,7 @@ def set_labels(
         NotFoundError: no node has this name.
         InvalidRequestError: the node would have more than `MAX_LABELS` labels set by people.
     """
-    with context.database.write() as connection:
+    with write_as(context, actor) as connection:
         before = one_node(connection, name, locked=True).set_labels
         after = {key: value for key, value in {**before, **labels}.items() if value is not None}
         if len(after) > MAX_LABELS:

@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from sqlalchemy import Connection, bindparam, delete, exists, insert, select, update
 
 from server.api.accounts.service_accounts import end_accounts_of
+from server.api.auth.endings import write_as
+from server.api.auth.principals import hold_token, lock_users
 from server.cluster.projects.groups import move_groups
 from server.cluster.projects.queries import Project, project_row, views
 from server.core.context import Context
@@ -15,6 +17,7 @@ from server.core.database.tables import jobs
 from server.core.database.upsert import insert_absent
 from server.core.errors import ConflictError, InvalidRequestError
 from server.core.events.store import NewEvent, append_event
+from server.core.people.user_tables import users
 from server.core.subject import Actor, Subject
 from server.core.visibility.scope import Scope
 from trainyard.protocol.rest.access import Permission
@@ -37,7 +40,7 @@ def create_project(context: Context, request: ProjectRequest, *, actor: Actor) -
         ConflictError: a project has, or had, this name.
     """
     settings = ProjectSettings(**request.model_dump(exclude={"name"}))
-    with context.database.write() as connection:
+    with write_as(context, actor) as connection:
         row = {**request.model_dump(), "created_by": actor.name, "created_at": context.now()}
         if not insert_absent(connection, projects, [row]):
             raise ConflictError(f"there is a project {request.name!r} already")
@@ -64,7 +67,7 @@ def change_project(
     Raises:
         NotFoundError: no project has this name.
     """
-    with context.database.write() as connection:
+    with write_as(context, actor) as connection:
         # The lock does not block new jobs, because a fork has locked a job that may be moved below.
         before = _locked(connection, name, but_for_new_jobs=True).settings
         given = {field: getattr(change, field) for field in change.model_fields_set}
@@ -86,6 +89,9 @@ def delete_project(context: Context, name: str, *, actor: Actor) -> None:
         ConflictError: the project has jobs, or it is the default project.
     """
     with context.database.write() as connection:
+        accounts = select(users.c.id).where(users.c.project == name)
+        lock_users(connection, [*connection.scalars(accounts), actor.user_id])
+        hold_token(connection, actor, context.now())
         before = _locked(connection, name).settings
         if name == DEFAULT_PROJECT:
             raise ConflictError(f"{name!r} is the project of jobs that name none; it stays")

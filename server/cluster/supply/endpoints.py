@@ -35,6 +35,7 @@ from trainyard.protocol.node_sources.views import (
 from trainyard.protocol.rest.access import Permission
 from trainyard.protocol.rest.common import Page
 
+SourcesRead = Annotated[Principal, may(Permission.SOURCES_READ)]
 SourcesWrite = Annotated[Principal, may(Permission.SOURCES_WRITE)]
 
 router = APIRouter(prefix="/sources", tags=["sources"])
@@ -192,14 +193,17 @@ def end(
 
 @router.post(
     "/{name}/requests/{request_id}/explain",
-    dependencies=[may(Permission.SOURCES_READ)],
     status_code=202,
     response_model=NodeRequestView,
     summary="Ask the engine why a request waits",
 )
-def explain(context: ServerContext, name: SourceName, request_id: RequestId) -> Response:
+def explain(
+    context: ServerContext, principal: SourcesRead, name: SourceName, request_id: RequestId
+) -> Response:
     """Let the engine explain why a request waits; the request's reason then contains the answer."""
-    return reply(service.explain_request(context, name, request_id), status=202)
+    return reply(
+        service.explain_request(context, name, request_id, actor=principal.actor), status=202
+    )
 
 
 # ---- calls of provisioners -----------------------------------------------------------------------

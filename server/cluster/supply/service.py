@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 from sqlalchemy import Connection, delete, update
 
+from server.api.auth.endings import write_as
 from server.cluster.supply.changes import (
     NewRequest,
     end_requests,
@@ -42,7 +43,7 @@ def pause_source(context: Context, name: str, reason: str | None, *, actor: Acto
     Raises:
         NotFoundError: no source has this name.
     """
-    with context.database.write() as connection:
+    with write_as(context, actor) as connection:
         source = lock_source(connection, name)
         if source.paused_at is None or source.pause_reason != reason:
             pause(context, connection, source=source, reason=reason, actor=actor)
@@ -55,7 +56,7 @@ def unpause_source(context: Context, name: str, *, actor: Actor) -> SourceView:
     Raises:
         NotFoundError: no source has this name.
     """
-    with context.database.write() as connection:
+    with write_as(context, actor) as connection:
         source = lock_source(connection, name)
         if source.paused_at is not None:
             free = dict.fromkeys(("paused_at", "paused_by", "pause_reason"))
@@ -74,7 +75,7 @@ def request_nodes(context: Context, name: str, count: int, *, actor: Actor) -> N
         InvalidRequestError: `count` is above the source's maximum number of nodes per request.
         ConflictError: the source is paused, or the request would exceed the source's limits.
     """
-    with context.database.write() as connection:
+    with write_as(context, actor) as connection:
         source = lock_source(connection, name)
         most = source.limits.nodes_per_request
         if count > most:
@@ -91,7 +92,7 @@ def check_source(context: Context, name: str, *, actor: Actor) -> NodeRequestVie
     Raises:
         NotFoundError: no source has this name.
     """
-    with context.database.write() as connection:
+    with write_as(context, actor) as connection:
         source = lock_source(connection, name)
         for each in open_requests(connection, name):
             if each.purpose == "check" and each.cancel_at is None:
@@ -107,7 +108,7 @@ def cancel_request(
     Raises:
         NotFoundError: the source has no such request.
     """
-    with _locked(context, name, request_id) as (connection, request):
+    with _locked(context, name, request_id, actor=actor) as (connection, request):
         if request.state != NodeRequestState.ENDED:
             why = f"cancelled by {actor.name}"
             withdraw(context, connection, requests=[request], reason=why, actor=actor)
@@ -123,7 +124,7 @@ def end_request(
         NotFoundError: the source has no such request.
         ConflictError: the engine's job has not ended, and the provisioner is online.
     """
-    with _locked(context, name, request_id) as (connection, request):
+    with _locked(context, name, request_id, actor=actor) as (connection, request):
         ended = [pilot_name(name, request_id, number) for number in range(request.nodes)]
         if request.state != NodeRequestState.ENDED:
             known = request.engine_state not in ("unknown", "ended")
@@ -144,14 +145,16 @@ def end_request(
     return view
 
 
-def explain_request(context: Context, name: str, request_id: str) -> NodeRequestView:
+def explain_request(
+    context: Context, name: str, request_id: str, *, actor: Actor
+) -> NodeRequestView:
     """Have the provisioner query why a request waits; the answer is added to the request's reason.
 
     Raises:
         NotFoundError: the source has no such request.
         ConflictError: the request has ended.
     """
-    with _locked(context, name, request_id) as (connection, request):
+    with _locked(context, name, request_id, actor=actor) as (connection, request):
         if request.state == NodeRequestState.ENDED:
             raise ConflictError(f"request {request_id} has ended: {request.reason}")
         asked = update(node_requests).where(node_requests.c.id == request_id)
@@ -166,7 +169,7 @@ def delete_source(context: Context, name: str, *, actor: Actor) -> None:
         NotFoundError: no source has this name.
         ConflictError: the source has open requests.
     """
-    with context.database.write() as connection:
+    with write_as(context, actor) as connection:
         lock_source(connection, name)
         count = len(open_requests(connection, name))
         if count:
@@ -182,9 +185,9 @@ def delete_source(context: Context, name: str, *, actor: Actor) -> None:
 
 @contextmanager
 def _locked(
-    context: Context, name: str, request_id: str
+    context: Context, name: str, request_id: str, *, actor: Actor
 ) -> Iterator[tuple[Connection, NodeRequest]]:
-    with context.database.write() as connection:
+    with write_as(context, actor) as connection:
         lock_source(connection, name)
         yield connection, one_request(connection, request_id, source=name)
 

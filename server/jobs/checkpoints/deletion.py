@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from sqlalchemy import Connection, update
 
+from server.api.auth.endings import write_as
 from server.core.context import Context
 from server.core.database.rows import CheckpointHead, JobHead
 from server.core.database.tables import checkpoints, jobs, operations
@@ -169,7 +170,7 @@ def delete(context: Context, checkpoint_id: str, *, actor: Actor) -> str:
         NotFoundError: no checkpoint has this id.
         ConflictError: a guard forbids the deletion; the message names the guard.
     """
-    with context.database.write() as connection:
+    with write_as(context, actor) as connection:
         job, checkpoint = lock_checkpoint(
             connection, checkpoint_id, scope=actor.scope, permission=Permission.JOBS_DELETE
         )

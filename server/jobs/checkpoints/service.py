@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import Connection, update
 
+from server.api.auth.endings import write_as
 from server.core.context import Context
 from server.core.database.rows import Checkpoint, CheckpointHead, JobHead
 from server.core.database.tables import checkpoints
@@ -36,7 +37,7 @@ def verify(context: Context, checkpoint_id: str, *, actor: Actor) -> str:
         NotFoundError: no checkpoint has this id.
         ConflictError: the checkpoint is being deleted.
     """
-    with context.database.write() as connection:
+    with write_as(context, actor) as connection:
         job, checkpoint = locked_to_stay(connection, checkpoint_id, scope=actor.scope)
         kind = OperationKind.VERIFY
         return queue_on(context, connection, job=job, checkpoint=checkpoint, kind=kind, actor=actor)
@@ -74,7 +75,7 @@ def set_pin(context: Context, checkpoint_id: str, *, pinned: bool, actor: Actor)
         NotFoundError: no checkpoint has this id.
         ConflictError: the checkpoint is being deleted.
     """
-    with context.database.write() as connection:
+    with write_as(context, actor) as connection:
         job, checkpoint = locked_to_stay(connection, checkpoint_id, scope=actor.scope)
         if (checkpoint.pinned_at is not None) == pinned:
             return
@@ -95,7 +96,7 @@ def export(context: Context, checkpoint_id: str, request: ExportRequest, *, acto
             belongs to no known family, or another export writes the same folder.
         InvalidRequestError: the server does not know the storage root.
     """
-    with context.database.write() as connection:
+    with write_as(context, actor) as connection:
         job, checkpoint = locked_to_stay(connection, checkpoint_id, scope=actor.scope)
         _check_whole(checkpoint)
         spec = submitted_spec(connection, job.id)
@@ -131,7 +132,7 @@ def sample(context: Context, checkpoint_id: str, request: SampleRequest, *, acto
         ConflictError: the checkpoint is being deleted or is damaged, a program saved it, or its
             model is code that may not run here.
     """
-    with context.database.write() as connection:
+    with write_as(context, actor) as connection:
         job, checkpoint = locked_to_stay(connection, checkpoint_id, scope=actor.scope)
         _check_whole(checkpoint)
         spec = submitted_spec(connection, job.id)

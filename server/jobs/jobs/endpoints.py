@@ -340,7 +340,7 @@ def post_request(
 ) -> Response:
     """Request a save, a profile or a memory snapshot from a running trainer."""
     request, scope = TrainerRequest(**body.model_dump()), principal.scope
-    request_id = service.add_request(context, job_id, request, scope=scope)
+    request_id = service.add_request(context, job_id, request, actor=principal.actor)
     with context.database.read() as connection:
         return reply(read_request(connection, request_id, scope=scope), status=201)
 

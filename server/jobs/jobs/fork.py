@@ -12,6 +12,7 @@ from typing import Annotated, Any, ClassVar
 
 from sqlalchemy import Connection, Table
 
+from server.api.auth.endings import write_as
 from server.cluster.projects.service import check_project
 from server.core.context import Context
 from server.core.database.column_types import StoredRecord
@@ -128,7 +129,7 @@ def fork(
         ForbiddenError: the new job brings code, and the actor lacks `code:run`.
     """
     job_id = context.new_id()
-    with context.database.write() as connection:
+    with write_as(context, actor) as connection:
         prepare = partial(
             _prepare, context, connection, checkpoint_id, request=request, actor=actor
         )

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from sqlalchemy import Connection, update
 
+from server.api.auth.endings import write_as
 from server.cluster.nodes.capacity import read_offers
 from server.cluster.nodes.predictor import predictor_of
 from server.cluster.placement.demand import Demand, Offer
@@ -162,7 +163,7 @@ def resume(
     """
     if request.dry_run:
         return preview(context, job_id, request, scope=actor.scope)
-    with context.database.write() as connection:
+    with write_as(context, actor) as connection:
         # First, so that the state stays until the commit.
         lock_own_job(connection, job_id, scope=actor.scope, permission=Permission.JOBS_WRITE)
         if running is not None:

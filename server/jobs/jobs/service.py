@@ -7,6 +7,7 @@ from typing import Any, Literal
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
+from server.api.auth.endings import write_as
 from server.core.context import Context
 from server.core.database.rows import Job
 from server.core.database.scheduler_tables import reason_of_group
@@ -52,7 +53,7 @@ def stop(context: Context, job_id: str, *, actor: Actor, reason: str) -> None:
         ForbiddenError: the caller lacks the permission in the job's project.
         ConflictError: the job has ended, or is being cancelled.
     """
-    with context.database.write() as connection:
+    with write_as(context, actor) as connection:
         job = _locked(connection, job_id, scope=actor.scope)
         if job.state == JobState.STOPPING and job.desired == DesiredState.CANCEL:
             raise ConflictError(f"{job.name} is being cancelled")
@@ -67,7 +68,7 @@ def cancel(context: Context, job_id: str, *, actor: Actor, reason: str) -> str:
         ForbiddenError: the caller lacks the permission in the job's project.
         ConflictError: the job has ended.
     """
-    with context.database.write() as connection:
+    with write_as(context, actor) as connection:
         job, desired = _locked(connection, job_id, scope=actor.scope), DesiredState.CANCEL
         lost = _lost(connection, job)
         _end(context, connection, job=job, desired=desired, actor=actor, reason=reason, lost=lost)
@@ -82,7 +83,7 @@ def set_priority(context: Context, job_id: str, priority: int, *, actor: Actor) 
         ForbiddenError: the caller lacks the permission in the job's project.
         ConflictError: the job has ended.
     """
-    with context.database.write() as connection:
+    with write_as(context, actor) as connection:
         job = _locked(connection, job_id, scope=actor.scope)
         if job.imported_from is not None:
             raise ConflictError(f"{job.name} was imported from {job.imported_from}: it never waits")
@@ -119,7 +120,7 @@ def delete(
             of its checkpoints.
     """
     operations: list[str] = []
-    with context.database.write() as connection:
+    with write_as(context, actor) as connection:
         may = Permission.JOBS_DELETE
         job = _locked(connection, job_id, scope=actor.scope, permission=may)
         if job.state not in TERMINAL_JOB_STATES:
@@ -138,7 +139,7 @@ def delete(
     return operations
 
 
-def add_request(context: Context, job_id: str, request: Request, *, scope: Scope) -> str:
+def add_request(context: Context, job_id: str, request: Request, *, actor: Actor) -> str:
     """Store a request to a running trainer or program, and return its id.
 
     Raises:
@@ -149,8 +150,8 @@ def add_request(context: Context, job_id: str, request: Request, *, scope: Scope
     """
     request_id = context.new_id()
     row = {"id": request_id, "request": request, "created_at": context.now()}
-    with context.database.write() as connection:
-        job = _locked(connection, job_id, scope=scope)
+    with write_as(context, actor) as connection:
+        job = _locked(connection, job_id, scope=actor.scope)
         if job.state != JobState.RUNNING:
             raise ConflictError(f"{job.name} is {job.state}, not running")
         if job.spec.program is not None and request.kind not in job.progress.answers:

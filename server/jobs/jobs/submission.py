@@ -9,6 +9,7 @@ from typing import Any
 
 from sqlalchemy import Connection, insert
 
+from server.api.auth.endings import write_as
 from server.cluster.placement.pace import pace_digest
 from server.cluster.projects.service import check_project, keep_project
 from server.core.context import Context
@@ -84,6 +85,7 @@ def submit_all(context: Context, submissions: Sequence[SubmittedSpec]) -> list[J
         InvalidRequestError: a project or pack does not exist, a world size is above `max_slots`, no
             node has the hardware, a start is a checkpoint of this server, or a key was used for
             another spec; nothing is stored.
+        UnauthenticatedError: the access of an actor has ended or shrunk; nothing is stored.
     """
     found: dict[int, Job | RefusalError] = {}
     new: dict[int, CheckedJob] = {}
@@ -98,7 +100,7 @@ def submit_all(context: Context, submissions: Sequence[SubmittedSpec]) -> list[J
             new[place] = CheckedJob(context.new_id(), each.spec, each.actor, start_step=start)
     if not new:
         return [found[place] for place in range(len(submissions))]
-    with context.database.write() as connection:
+    with write_as(context, *(each.actor for each in new.values())) as connection:
         # All transactions take the keys in sorted order, so that no two of them deadlock.
         for place in sorted(new, key=lambda place: submissions[place].key or ()):
             key = submissions[place].idempotency_key

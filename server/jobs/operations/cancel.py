@@ -6,6 +6,7 @@ from datetime import timedelta
 
 from sqlalchemy import Connection, delete, exists, select, update
 
+from server.api.auth.endings import write_as
 from server.core.context import Context
 from server.core.database.rows import OperationHead
 from server.core.database.tables import checkpoints, operations
@@ -32,7 +33,7 @@ def cancel(context: Context, operation_id: str, *, actor: Actor) -> None:
         ConflictError: the operation has ended, it deletes the checkpoints of a deleted job, or
             files may already be deleted.
     """
-    with context.database.write() as connection:
+    with write_as(context, actor) as connection:
         _check(connection, operation_id, scope=actor.scope)
         operation = lock_operation(connection, operation_id)
         if operation.state not in OPEN_OPERATION_STATES:

@@ -34,12 +34,11 @@ def transfer(context: Context, job_id: str, name: str, *, actor: Actor) -> None:
         UnauthenticatedError: the actor's access has changed meanwhile.
     """
     with context.database.write() as connection:
-        # The job before the users, as in a request that opens a command.
-        may = Permission.MEMBERS_WRITE
-        lock_own_job(connection, job_id, scope=actor.scope, permission=may)
         owner_id = _user_id(connection, name)
         lock_users(connection, [owner_id, actor.user_id])
         hold_token(connection, actor, context.now())
+        may = Permission.MEMBERS_WRITE
+        lock_own_job(connection, job_id, scope=actor.scope, permission=may)
         job = Job.one(connection, Job.select().where(jobs.c.id == job_id))
         if owner_id is None or not _may_submit(connection, owner_id, job.project):
             detail = f"{name!r} is no active user who may submit jobs in project {job.project!r}"

@@ -20,7 +20,7 @@ from sqlalchemy import (
     update,
 )
 
-from server.api.auth.principals import hold_token
+from server.api.auth.endings import write_as
 from server.core.context import Context
 from server.core.database.metric_and_log_tables import job_packs, pack_blocks, pack_uploaders, packs
 from server.core.database.tables import jobs
@@ -56,7 +56,7 @@ class PackUpload:
         self._context, self._id, self._actor = context, context.new_id(), actor
         self._sha256, self._size, self._blocks = hashlib.sha256(), 0, 0
         delete_unnamed(context)
-        with context.database.write() as connection:
+        with write_as(context, actor) as connection:
             mine = _by(actor)
             query = select(func.count(), func.coalesce(func.sum(packs.c.size), 0)).where(mine)
             number, size = connection.execute(query).one()
@@ -114,8 +114,7 @@ class PackUpload:
                 "", f"digest={expected}, but what arrived has {digest}; send it again"
             )
         now = self._context.now()
-        with self._context.database.write() as connection:
-            hold_token(connection, self._actor, now)
+        with write_as(self._context, self._actor) as connection:
             lock_digest(self._context, connection, digest)
             known = packs.c.digest == digest
             if connection.execute(update(packs).where(known).values(named_at=now)).rowcount:

@@ -9,7 +9,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, delete, func, insert, select, update
 
-from server.api.auth.principals import hold_token
+from server.api.auth.endings import write_as
 from server.core.context import Context
 from server.core.database.metric_and_log_tables import shells
 from server.core.database.rows import AttemptNode, Job
@@ -62,10 +62,9 @@ def open_shell(context: Context, job_id: str, request: ShellRequest, *, actor: A
         ConflictError: the job does not run, or there are too many concurrent commands.
     """
     shell_id, now = context.new_id(), context.now()
-    with context.database.write() as connection:
+    with write_as(context, actor) as connection:
         may = Permission.SHELL_RUN
         lock_own_job(connection, job_id, scope=actor.scope, permission=may)
-        hold_token(connection, actor, now)
         if not context.settings.allow_code:
             raise InvalidRequestError.at("/argv", NO_CODE)
         job = Job.one(connection, Job.select().where(jobs.c.id == job_id))
@@ -205,7 +204,7 @@ def store_input(
         ConflictError: the command has ended.
     """
     now = context.now()
-    with context.database.write() as connection:
+    with write_as(context, actor) as connection:
         shell = _own(locked_shell(connection, shell_id), job_id, actor)
         if (over := shell.over(now)) is not None:
             raise ConflictError(over)
@@ -229,7 +228,7 @@ def close_shell(context: Context, job_id: str, shell_id: str, *, actor: Actor) -
         NotFoundError: the job has no such command.
         ForbiddenError: another person requested the command.
     """
-    with context.database.write() as connection:
+    with write_as(context, actor) as connection:
         _own(locked_shell(connection, shell_id), job_id, actor)
         connection.execute(update(shells).where(shells.c.id == shell_id).values(closed=True))
         return read_shell(connection, shell_id).view(context.now())

@@ -41,4 +41,4 @@ def start(context: ServerContext, principal: JobsWrite, body: Body) -> Response:
 )
 def add(context: ServerContext, principal: JobsWrite, job_id: JobId, body: PointsBody) -> Response:
     """Store the next points; ignore a batch that starts with stored points; reject a gap."""
-    return reply(store.add_points(context, job_id, body, scope=principal.scope))
+    return reply(store.add_points(context, job_id, body, actor=principal.actor))

@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 from sqlalchemy import Connection, insert, select, update
 
+from server.api.auth.endings import write_as
 from server.core.context import Context
 from server.core.database.column_types import StoredRecord
 from server.core.database.metric_and_log_tables import imports
@@ -14,7 +15,6 @@ from server.core.errors import ConflictError, InvalidRequestError
 from server.core.events.store import NewEvent, append_event, append_events
 from server.core.lifecycle import lock_own_job
 from server.core.subject import SERVER, Actor, Subject
-from server.core.visibility.scope import Scope
 from server.jobs.jobs.queries import read_import
 from server.jobs.jobs.submission import insert_rows
 from server.jobs.packs.store import lock_digest
@@ -57,7 +57,7 @@ def start_import(context: Context, request: ImportRequest, *, actor: Actor) -> I
         ForbiddenError: the actor lacks `jobs:write` in the project.
     """
     run = request.run
-    with context.database.write() as connection:
+    with write_as(context, actor) as connection:
         lock_digest(context, connection, f"{request.project} {run.digest}")
         may = actor.scope.may(Permission.JOBS_WRITE, request.project)
         known = _earlier(connection, request) if may else None
@@ -83,7 +83,7 @@ def start_import(context: Context, request: ImportRequest, *, actor: Actor) -> I
         return read_import(connection, job_id)
 
 
-def add_points(context: Context, job_id: str, batch: ImportedPoints, *, scope: Scope) -> ImportView:
+def add_points(context: Context, job_id: str, batch: ImportedPoints, *, actor: Actor) -> ImportView:
     """Store the next points of an import; ignore a batch that starts with stored points.
 
     Raises:
@@ -96,8 +96,8 @@ def add_points(context: Context, job_id: str, batch: ImportedPoints, *, scope: S
         raise InvalidRequestError.at(
             "/series", f"{given:,} points; legal: up to {MAX_BATCH_POINTS:,} in one request"
         )
-    with context.database.write() as connection:
-        lock_own_job(connection, job_id, scope=scope, permission=Permission.JOBS_WRITE)
+    with write_as(context, actor) as connection:
+        lock_own_job(connection, job_id, scope=actor.scope, permission=Permission.JOBS_WRITE)
         view = read_import(connection, job_id)
         if batch.start < view.received:
             return view

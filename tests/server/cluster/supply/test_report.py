@@ -15,6 +15,7 @@ from server.cluster.supply.service import explain_request
 from server.core.context import Context
 from server.core.errors import NotFoundError
 from server.core.visibility.scope import SYSTEM_SCOPE
+from tests.actors import ADA
 from tests.server.clock import FakeClock
 from tests.server.cluster.supply.site import Site, instance, job
 from tests.server.harness import Harness
@@ -167,7 +168,7 @@ def test_an_explanation_becomes_the_reason(site: Site, context: Context) -> None
     site.report(asked=request_id, explanation=why)
     row = site.request(request_id)
     assert (row.explanation, row.engine_state) == (why, "running")
-    explain_request(context, "slurm", request_id)
+    explain_request(context, "slurm", request_id, actor=ADA)
     site.report(job(request_id, "running"), asked=request_id)  # the answer to another call
     assert site.request(request_id).ask == "explain"
     site.report(asked=request_id, explanation=why)

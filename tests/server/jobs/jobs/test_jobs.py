@@ -223,13 +223,13 @@ def test_requests_go_to_a_running_trainer_only(context: Context, harness: Harnes
     save = Request(kind="save")
     job_id, (supervisor,) = harness.launched()
     with pytest.raises(ConflictError, match="is starting, not running"):
-        add_request(context, job_id, save, scope=SYSTEM_SCOPE)
+        add_request(context, job_id, save, actor=ADA)
     supervisor.train()
-    request_id = add_request(context, job_id, save, scope=SYSTEM_SCOPE)
+    request_id = add_request(context, job_id, save, actor=ADA)
     for _ in range(15):
-        add_request(context, job_id, save, scope=SYSTEM_SCOPE)
+        add_request(context, job_id, save, actor=ADA)
     with pytest.raises(ConflictError, match="16 requests wait"):
-        add_request(context, job_id, save, scope=SYSTEM_SCOPE)
+        add_request(context, job_id, save, actor=ADA)
     supervisor.end("succeeded")
     with context.database.read() as connection:
         row = connection.execute(select(requests).where(requests.c.id == request_id)).one()

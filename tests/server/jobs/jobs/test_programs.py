@@ -154,7 +154,7 @@ def test_it_answers_no_request_of_the_trainer(context: Context, harness: Harness
     job_id, (supervisor,) = harness.launched(**sections())
     supervisor.train(0)
     with pytest.raises(ConflictError, match=r"runs a program \(program.command\)"):
-        add_request(context, job_id, Request(kind="save"), scope=SYSTEM_SCOPE)
+        add_request(context, job_id, Request(kind="save"), actor=ADA)
 
 
 def test_it_answers_the_requests_that_its_heartbeat_names(
@@ -165,11 +165,11 @@ def test_it_answers_the_requests_that_its_heartbeat_names(
     beat = Heartbeat(phase=Phase.TRAINING, step=1, time=1.0, answers=("stop", "save"))
     send(context, supervisor, heartbeat=beat)
     assert "save" in job_view(context, job_id, scope=SYSTEM_SCOPE).verbs
-    request_id = add_request(context, job_id, Request(kind="save"), scope=SYSTEM_SCOPE)
+    request_id = add_request(context, job_id, Request(kind="save"), actor=ADA)
     (pending,) = send(context, supervisor, heartbeat=beat).requests
     assert pending.id == request_id
     with pytest.raises(ConflictError, match=r"answers no profile: .* run.request\(\)"):
-        add_request(context, job_id, Request(kind="profile"), scope=SYSTEM_SCOPE)
+        add_request(context, job_id, Request(kind="profile"), actor=ADA)
 
 
 def test_a_cancel_names_what_is_lost(context: Context, harness: Harness) -> None:
