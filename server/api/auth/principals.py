@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from typing import Annotated, Any, ClassVar
 
 from sqlalchemy import (
+    BindParameter,
     Connection,
     Select,
     Table,
@@ -206,7 +207,7 @@ def _user(
     return RequestUser(user_id, name, ClusterRole(role), UserKind(kind))
 
 
-def is_valid(now: datetime) -> Any:
+def is_valid(now: datetime | BindParameter[Any]) -> Any:
     """Return the SQL condition that a token is neither revoked nor expired."""
     return and_(
         tokens.c.revoked_at.is_(None), or_(tokens.c.expires_at.is_(None), tokens.c.expires_at > now)
@@ -323,6 +324,23 @@ def lock_users(connection: Connection, user_ids: Sequence[str | None]) -> None:
     connection.execute(locked.with_for_update()).all()
 
 
+# Built once, as those above. Roles have a later statement, because one that waits reads old roles.
+_OF_ID: BindParameter[str] = bindparam("of_id")
+_NOW: BindParameter[datetime] = bindparam("now", type_=tokens.c.expires_at.type)
+_HOLD_USER = select(users.c.role).where(users.c.id == _OF_ID, IS_ACTIVE).with_for_update(read=True)
+_ROLES = select(users.c.role, own_roles, everyones_roles).where(users.c.id == _OF_ID)
+_HOLD_TOKEN = (
+    select(tokens.c.kind, tokens.c.scopes)
+    .where(tokens.c.hash == bindparam("of_hash"), is_valid(_NOW))
+    .with_for_update(read=True)
+)
+_HOLD_SESSION = (
+    select(sessions.c.id)
+    .where(sessions.c.id == _OF_ID, sessions.c.expires_at > _NOW)
+    .with_for_update(read=True)
+)
+
+
 def hold_token(
     connection: Connection,
     actor: Actor,
@@ -350,8 +368,7 @@ def hold_token(
         return
     roles = None
     if actor.user_id is not None:
-        active = select(users.c.role).where(users.c.id == actor.user_id, IS_ACTIVE)
-        role = connection.scalar(active.with_for_update(read=True))
+        role = connection.scalar(_HOLD_USER, {"of_id": actor.user_id})
         roles = None if role is None else _present_roles(connection, actor.user_id)
     most = _allowed(connection, actor, now)
     if most is None or (roles is None and actor.user_id is not None):
@@ -377,8 +394,7 @@ def _has_kept(
 
 
 def _present_roles(connection: Connection, user_id: str) -> Roles:
-    columns = (users.c.role, own_roles, everyones_roles)
-    row = connection.execute(select(*columns).where(users.c.id == user_id)).one()
+    row = connection.execute(_ROLES, {"of_id": user_id}).one()
     return present_roles(row.role, row.own_roles, row.everyones_roles)
 
 
@@ -386,17 +402,13 @@ def _allowed(connection: Connection, actor: Actor, now: datetime) -> frozenset[P
     """Lock token and session of an actor; return what they allow, or None if one has ended."""
     most: frozenset[Permission] = ALL
     if actor.token_id is not None:
-        its = select(tokens.c.kind, tokens.c.scopes).where(
-            tokens.c.hash == actor.credential_hash, is_valid(now)
-        )
-        row = connection.execute(its.with_for_update(read=True)).one_or_none()
+        given = {"of_hash": actor.credential_hash, "now": now}
+        row = connection.execute(_HOLD_TOKEN, given).one_or_none()
         if row is None:
             return None
         most = most_of(row.kind, row.scopes)
     if actor.session_id is not None:
-        session = select(sessions.c.id).where(
-            sessions.c.id == actor.session_id, sessions.c.expires_at > now
-        )
-        if connection.execute(session.with_for_update(read=True)).one_or_none() is None:
+        given = {"of_id": actor.session_id, "now": now}
+        if connection.execute(_HOLD_SESSION, given).one_or_none() is None:
             return None
     return most

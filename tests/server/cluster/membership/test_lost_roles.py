@@ -6,9 +6,11 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 
 import pytest
+from sqlalchemy import select
 
 from server.api.accounts.service import change_user
 from server.api.auth.endings import write_as
@@ -24,6 +26,8 @@ from server.cluster.nodes.changes import set_drain, set_labels
 from server.cluster.projects.service import change_project, create_project, delete_project
 from server.core.context import Context
 from server.core.database.rows import Job
+from server.core.database.scheduler_tables import projects
+from server.core.database.tables import jobs
 from server.core.errors import RefusalError
 from server.core.subject import Actor
 from server.jobs.checkpoints.deletion import delete as delete_checkpoint
@@ -130,7 +134,7 @@ def test_no_change_of_a_former_operator_is_stored(context: Context, harness: Har
     for change in changes:
         with suppress(RefusalError):
             change()
-            passed.append(change.func.__name__)
+            passed.append(change)
     assert passed == []
     assert harness.dump() == before
 
@@ -159,6 +163,37 @@ def test_a_removal_waits_for_a_change_in_progress(context: Context) -> None:
     removal.join(PATIENCE)
     with pytest.raises(RefusalError):
         submit(context, SPEC, actor=eve)
+
+
+@pytest.mark.parametrize("what", ["everyone", "account", "deletion", "transfer"])
+def test_users_are_locked_before_projects_and_jobs(context: Context, what: str) -> None:
+    """A submission holds its user, and then locks its project."""
+    add_projects(context)
+    ada = actor_of(context, "ada", ours="maintainer")
+    add_user(context, "bob", {OURS: "member"})
+    job_id = submit(context, SPEC, actor=ada).id
+    changes: dict[str, Callable[[], object]] = {
+        "everyone": lambda: set_everyone(context, OURS, role=ProjectRole.VIEWER, actor=ada),
+        "account": lambda: add_service_account(context, OURS, request=ACCOUNT, actor=ada),
+        "deletion": lambda: delete_project(
+            context, OURS, actor=replace(ADMIN, user_id=ada.user_id)
+        ),
+        "transfer": lambda: transfer(context, job_id, "bob", actor=ada),
+    }
+
+    def run() -> None:
+        with suppress(RefusalError):  # the project has a job
+            changes[what]()
+
+    thread = threading.Thread(target=run)
+    with write_as(context, ada) as connection:
+        thread.start()
+        thread.join(0.5)
+        assert thread.is_alive()
+        for table, its in ((projects, projects.c.name == OURS), (jobs, jobs.c.id == job_id)):
+            query = select(table.c.project if table is jobs else table.c.name).where(its)
+            connection.execute(query.with_for_update(nowait=True)).one()  # nothing else holds it
+    thread.join(PATIENCE)
 
 
 def test_changes_of_roles_projects_and_jobs_do_not_deadlock(
