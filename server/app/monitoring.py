@@ -193,15 +193,21 @@ def _node_samples(connection: Connection, *, every_device: bool) -> Iterable[Met
 
 
 def _stragglers(connection: Connection) -> Metric:
-    """Return the cost of each straggler in running attempts, with at most one series per rank."""
+    """Return the greatest cost of a straggler on each slot, without the names of jobs.
+
+    Who reads metrics may have no role in the project of the job.
+    """
     gauge = GaugeMetricFamily(
         "trainyard_straggler_cost_ratio",
         "Part of each step that a rank costs its job by being slower than the others",
-        labels=("job", "job_id", "rank", "node", "slot", "kind"),
+        labels=("node", "slot", "kind"),
     )
+    most: dict[tuple[str, str, str], float] = {}
     for one in live_stragglers(connection):
-        labels = (one.job_name, one.job_id, str(one.rank), one.node, str(one.slot), one.kind)
-        gauge.add_metric(labels, one.share)
+        labels = (one.node, str(one.slot), one.kind)
+        most[labels] = max(one.share, most.get(labels, 0.0))
+    for labels, share in most.items():
+        gauge.add_metric(labels, share)
     return gauge
 
 

@@ -15,8 +15,10 @@ from server.core.visibility.scope import HIDDEN_JOB, Scope
 from server.jobs.operations.queries import open_operations
 from trainyard.protocol.operations import USES, OperationKind
 from trainyard.protocol.rest.access import Permission
-from trainyard.protocol.states import LIVE_ATTEMPT_STATES, JobState
+from trainyard.protocol.states import LIVE_ATTEMPT_STATES, TERMINAL_JOB_STATES, JobState
 from trainyard.run.checkpoints.checkpoint_names import split_checkpoint_id
+
+_ENDED = sorted(TERMINAL_JOB_STATES)
 
 
 def lock_checkpoint(
@@ -107,10 +109,12 @@ def violated_guard(
 def protected(connection: Connection, ids: Collection[str]) -> set[str]:
     """Return the ids of checkpoints that are being loaded, in use by an operation, or forked.
 
+    Only forks that have not ended count, also hidden ones, because each may load its origin again.
     Retention does not interrupt an automatic export that has begun, because exports that take
     longer than a checkpoint is kept would never end. A person's deletion does interrupt it.
     """
-    forks = connection.scalars(select(jobs.c.forked_from).where(jobs.c.forked_from.in_(ids)))
+    live = jobs.c.forked_from.in_(ids), jobs.c.state.not_in(_ENDED)
+    forks = connection.scalars(select(jobs.c.forked_from).where(*live))
     loaded, used = _being_loaded(connection, ids), operations_on(connection, ids)
     mine = operations.c.checkpoint_id.in_(ids)
     begun = operations.c.fence > 0  # also one that gave way, or failed and is tried again
@@ -168,11 +172,12 @@ def _being_loaded(connection: Connection, ids: Collection[str]) -> set[str]:
 def _needed_by(connection: Connection, ids: Collection[str], *, scope: Scope) -> str | None:
     """Return the reason why a fork still needs one of the checkpoints; None without such a fork.
 
-    A hidden fork is not named.
+    A fork that has ended needs none: otherwise a fork in a project that the caller does not see
+    would forbid the deletion for ever. A hidden fork is not named.
     """
     saved = exists().where(checkpoints.c.job_id == jobs.c.id)
     query = select(jobs.c.name, jobs.c.forked_from, jobs.c.project).where(
-        jobs.c.state != JobState.SUCCEEDED, jobs.c.forked_from.in_(ids), ~saved
+        jobs.c.state.not_in(_ENDED), jobs.c.forked_from.in_(ids), ~saved
     )
     for name, origin, project in connection.execute(query.limit(1)):
         named = name if scope.sees(project) else HIDDEN_JOB

@@ -9,10 +9,11 @@ from sqlalchemy import Connection, exists, func, select
 
 from server.api.http.path_params import CHECKPOINT_ID
 from server.core.context import Context
-from server.core.database.tables import checkpoints, nodes
+from server.core.database.tables import checkpoints, jobs, nodes
 from server.core.errors import InvalidRequestError
 from server.core.subject import Actor
 from server.core.visibility.scope import Scope
+from trainyard.base.ids import is_id
 from trainyard.base.problems import Problem, SpecError
 from trainyard.base.redaction import MASK
 from trainyard.protocol.rest.access import Permission
@@ -129,17 +130,18 @@ def check_hardware(connection: Connection, spec: JobSpec) -> None:
 def check_start(connection: Connection, spec: JobSpec, *, scope: Scope) -> None:
     """Refuse a start from a checkpoint of this server, because its own job may delete it.
 
-    A caller without a role in all projects may name no id of a checkpoint at all: the answer would
+    A caller who does not see all projects may name no id of a checkpoint at all: the answer would
     differ for checkpoints of hidden jobs.
 
     Raises:
         InvalidRequestError: the catalog lists the checkpoint in `checkpoint.start_from`, or may
-            list it.
+            list it; or a place is in the folder of a hidden job (`check_places`).
     """
+    check_places(connection, spec, scope=scope)
     start = spec.checkpoint.start_from
     if start is None:
         return
-    if not scope.everywhere and re.fullmatch(CHECKPOINT_ID, start.replace("/", ".")):
+    if not scope.sees_all and re.fullmatch(CHECKPOINT_ID, start.replace("/", ".")):
         detail = (
             f"{start!r} is the id of a checkpoint, which may belong to a job of another project; "
             "legal for you: checkpoints of other programs. Fork a checkpoint that you see instead"
@@ -153,6 +155,43 @@ def check_start(connection: Connection, spec: JobSpec, *, scope: Scope) -> None:
             f"legal: checkpoints of other programs and servers. Fork {named} instead"
         )
         raise InvalidRequestError.at("/checkpoint/start_from", detail)
+
+
+def check_places(connection: Connection, spec: JobSpec, *, scope: Scope) -> None:
+    """Refuse files and folders below the folder of a job that the caller does not see.
+
+    Such a folder, and the name of an export, begins with the id of the job. A job that does not
+    exist counts as hidden.
+
+    Raises:
+        InvalidRequestError: the spec names such a folder; the error names the field.
+    """
+    if scope.sees_all:
+        return
+    named = {pointer: _jobs_in(place) for pointer, place in _places(spec).items()}
+    ids = {each for some in named.values() for each in some}
+    if not ids:
+        return
+    visible = select(jobs.c.id).where(jobs.c.id.in_(ids), scope.filter(jobs.c.project))
+    hidden = ids.difference(connection.scalars(visible))
+    problems = [
+        Problem(
+            pointer=pointer,
+            detail=f"{each} is the id of no job that you see; legal: folders of jobs that you see, "
+            "and folders that no job has",
+        )
+        for pointer, some in named.items()
+        for each in some
+        if each in hidden
+    ]
+    if problems:
+        raise InvalidRequestError.of(problems)
+
+
+def _jobs_in(place: str) -> list[str]:
+    """Return the ids of jobs with which folders or files of a place begin."""
+    parts = (part.partition(".")[0] for part in place.partition(":")[2].split("/"))
+    return [part for part in parts if is_id(part)]
 
 
 def known_slots(connection: Connection) -> set[Slot]:
@@ -170,6 +209,12 @@ def roots_of(spec: JobSpec) -> tuple[str, ...]:
 
 def _named_roots(spec: JobSpec) -> dict[str, str]:
     """Return the names of storage roots in the spec, by the field that contains them."""
+    given = {pointer: split_place(place)[0] for pointer, place in _places(spec).items()}
+    return {"/checkpoint/root": spec.checkpoint.root} | given
+
+
+def _places(spec: JobSpec) -> dict[str, str]:
+    """Return the files and folders in storage roots that the spec names, by field."""
     places = (
         {
             "/data/path": spec.data.path,
@@ -181,5 +226,4 @@ def _named_roots(spec: JobSpec) -> dict[str, str]:
         if spec.program is None
         else spec.program.places
     )
-    given = {pointer: split_place(place)[0] for pointer, place in places.items() if place}
-    return {"/checkpoint/root": spec.checkpoint.root} | given
+    return {pointer: place for pointer, place in places.items() if place}

@@ -25,6 +25,7 @@ from server.core.visibility.scope import Scope
 from server.jobs.jobs.checks import (
     check_code,
     check_hardware,
+    check_places,
     check_spec,
     check_world_size,
     known_slots,
@@ -201,6 +202,7 @@ def _prepare(
         check_spec(context, spec)
         check_project(connection, spec.project, scope=actor.scope)
         check_hardware(connection, spec)
+        check_places(connection, spec, scope=actor.scope)
     except InvalidRequestError as error:
         raise InvalidRequestError.of(_in_request(error.problems)) from None
     try:

@@ -145,9 +145,10 @@ def _by(actor: Actor) -> ColumnElement[bool]:
 def _usable(actor: Actor) -> ColumnElement[bool]:
     """Return the condition for the packs that an actor may use and learn of.
 
-    The actor uploaded the pack, or a job that the actor sees names it. Admins may use all packs.
+    The actor uploaded the pack, or a job that the actor sees names it. Those who see all
+    jobs may use all packs.
     """
-    if actor.scope.everywhere:
+    if actor.scope.sees_all:
         return true()
     uploaded = exists().where(
         pack_uploaders.c.pack_id == packs.c.id, pack_uploaders.c.user_id == actor.owner_id

@@ -23,7 +23,7 @@ from server.core.lifecycle import check_job
 from server.core.subject import Actor
 from server.core.visibility.job_labels import label
 from server.core.visibility.scope import HIDDEN_JOB
-from server.jobs.jobs.checks import check_hardware, check_spec, check_world_size
+from server.jobs.jobs.checks import check_hardware, check_places, check_spec, check_world_size
 from server.jobs.packs.store import check_pack
 from server.jobs.queue.duration import duration_of_spec
 from server.jobs.queue.forecaster import Forecaster
@@ -129,6 +129,7 @@ def what_if(
         reads, scope = Permission.JOBS_READ, principal.scope
         check_project(connection, spec.project, scope=scope, permission=reads)
         check_hardware(connection, spec)
+        check_places(connection, spec, scope=scope)
         if spec.pack is not None:
             check_pack(connection, spec.pack, actor=principal.actor)
         order = read_order(connection, candidate=spec.project)

@@ -14,7 +14,6 @@ from server.core.context import Context
 from server.core.database.metric_and_log_tables import artifacts
 from server.jobs.checkpoints.service import verify
 from server.jobs.jobs.fork import fork
-from server.jobs.jobs.service import stop
 from server.jobs.packs.store import PackUpload
 from server.jobs.shells.service import open_shell
 from server.telemetry.imports.store import start_import
@@ -128,8 +127,7 @@ def build(context: Context, harness: Harness) -> tuple[Ids, str, Mapping[str, st
     operation = verify(context, checkpoint, actor=ADMIN)
     shell = open_shell(context, hidden, ShellRequest(argv=("ls",)), actor=ADMIN)
     request = ForkRequest(name="secret-fork", changes={"project": LAB})
-    _, forked = fork(context, own_checkpoint, request, actor=ADMIN)
-    stop(context, forked, actor=ADMIN, reason="")
+    fork(context, own_checkpoint, request, actor=ADMIN)
     by_owner = authenticate_token(context, owner).actor
     program = {"command": ["train.py"], "arguments": {"lr": 0.0777}}
     given = {"project": LAB, "name": "secret-program", "program": program}

@@ -237,6 +237,22 @@ class Attempts:
         start = by.ids.checkpoint.replace(".", "/")
         return by.post("/jobs/plan", {"project": "ours", "checkpoint": {"start_from": start}})
 
+    def files_of_a_hidden_job(self, by: Attack) -> str:
+        folder = by.ids.checkpoint.replace(".", "/")
+        place = f"checkpoints:{folder}/hugging_face"
+        found = by.post("/jobs", {"project": "ours", "data": {"path": place}})
+        return found[:3] + (found[3:] if found.startswith("4") else "")
+
+    def exported_weights(self, by: Attack) -> str:
+        place = f"checkpoints:exports/{by.ids.checkpoint}-bfloat16"
+        spec = {"project": "ours", "model": {"initial_weights": place}}
+        return by.post("/jobs/plan", spec) + by.post("/queue/what-if", spec)
+
+    def files_of_a_hidden_job_in_a_fork(self, by: Attack) -> str:
+        place = f"checkpoints:{by.ids.job}/corpus"
+        body = {"dry_run": True, "changes": {"data": {"path": place}}}
+        return by.post(f"/checkpoints/{by.own_checkpoint}/fork", body)
+
     def checkpoint_to_resume_from(self, by: Attack) -> str:
         body = {"dry_run": True, "checkpoint_id": by.ids.checkpoint}
         return by.post(f"/jobs/{by.own_job}/resume", body) + by.get(
@@ -287,7 +303,15 @@ ABOUT_ALL = frozenset(
     }
 )
 """Attempts that name nothing: they have no counterpart for what does not exist."""
-NO_SCOPE_NEEDED = frozenset({"artifact_by_way_of_an_own_job", "forecast_for_another_job"})
+NO_SCOPE_NEEDED = frozenset(
+    {
+        "artifact_by_way_of_an_own_job",
+        "files_of_a_hidden_job",
+        "files_of_a_hidden_job_in_a_fork",
+        "forecast_for_another_job",
+        "guard_of_an_own_checkpoint",
+    }
+)
 """Attempts that fail without the scope, too."""
 
 

@@ -14,6 +14,9 @@ from server.api.http.paging import encode
 from server.core.context import Context
 from server.core.database.scheduler_tables import projects
 from server.core.people.user_tables import users
+from server.jobs.checkpoints.guards import protected
+from server.jobs.jobs.fork import fork
+from server.jobs.jobs.service import stop
 from server.jobs.packs.store import PackUpload
 from server.jobs.queue.order import QueueKey
 from tests.actors import ADMIN
@@ -22,6 +25,8 @@ from tests.server.api.in_process import TestClient
 from tests.server.api.leaks.hidden_jobs import digest_of
 from tests.server.harness import BRINGS_CODE, Harness
 from tests.server.members import OURS, THEIRS, add_projects, add_user, set_role
+from trainyard.protocol.rest.checkpoints import ForkRequest
+from trainyard.protocol.states import AttemptOutcome
 
 API = "/api/v1"
 IS_DEFAULT = projects.c.name == "default"
@@ -107,6 +112,50 @@ def test_a_pack_of_a_visible_job_is_usable(
     assert ada.get(f"{API}/packs/{digest}").status_code == 404
     harness.submit(project=OURS, program=program)
     assert ada.get(f"{API}/packs/{digest}").status_code == 200
+
+
+@pytest.mark.parametrize("end", ["a1/step-8/hugging_face", "corpus"])
+def test_no_spec_names_the_folder_of_a_hidden_job(
+    ada: TestClient, client: TestClient, harness: Harness, end: str
+) -> None:
+    """The files of a job have no permission of their own: its node reads what the spec names."""
+    hidden, own = harness.submit(project=THEIRS), harness.submit(project=OURS)
+    for field, changes in (
+        ("/model/initial_weights", {"model": {"initial_weights": f"checkpoints:{hidden}/{end}"}}),
+        ("/data/path", {"data": {"path": f"checkpoints:exports/{hidden}.a1.step-8-float32/{end}"}}),
+    ):
+        for call in ("jobs", "jobs/plan", "queue/what-if"):
+            refused = ada.post(f"{API}/{call}", json={"project": OURS} | changes)
+            assert refused.status_code == 422, refused.text
+            pointers = [each["pointer"] for each in refused.json()["errors"]]
+            assert pointers == [field], refused.text
+    for by, job_id in ((ada, own), (client, hidden)):
+        model = {"initial_weights": f"checkpoints:{job_id}/{end}"}
+        allowed = by.post(f"{API}/queue/what-if", json={"project": OURS, "model": model})
+        assert "the id of no job" not in allowed.text
+
+
+def test_an_ended_fork_of_others_forbids_no_deletion(
+    context: Context, app: FastAPI, harness: Harness
+) -> None:
+    add_projects(context)
+    token = add_user(context, "mia", {OURS: "maintainer"})
+    mia = TestClient(app, base_url=BASE_URL, headers={"authorization": f"Bearer {token}"})
+    harness.add_node("node-1", slots=1)
+    job_id, (supervisor,) = harness.running(project=OURS, step=8)
+    origin = harness.commit_checkpoint(job_id, 8)
+    request = ForkRequest(name="hidden", changes={"project": THEIRS})
+    _, forked = fork(context, origin, request, actor=ADMIN)
+    stop(context, job_id, actor=ADMIN, reason="")
+    supervisor.end(AttemptOutcome.STOPPED)
+    refused = mia.delete(f"{API}/jobs/{job_id}")
+    assert "another project's job was forked" in refused.json()["detail"]
+    with context.database.read() as connection:
+        assert protected(connection, [origin]) == {origin}
+    stop(context, forked, actor=ADMIN, reason="")
+    with context.database.read() as connection:
+        assert protected(connection, [origin]) == set()
+    assert mia.delete(f"{API}/jobs/{job_id}").is_success
 
 
 def imported(client: TestClient, project: str, digest: str = digest_of(b"run")) -> Any:
