@@ -52,8 +52,8 @@ router = APIRouter(prefix="/stream", tags=["events"])
     responses={
         200: {
             "description": "Each message's `data` is a `StreamItem`: an event, or a notice, which "
-            "has no id. `event: reset` follows a gap that is not replayed: the client must reload "
-            "its state.",
+            "has no id. `event: reset` follows a gap that is not replayed, or a change of what the "
+            "client sees: the client must reload its state.",
             "content": {"text/event-stream": {"schema": EVENT_SCHEMA}},
         }
     },

@@ -56,10 +56,11 @@ async def follow(
     """Yield the content of one stream; frames that wait at the same time are sent together.
 
     The stream starts after the event `last_event_id`, or now if this id is None. If that event is
-    deleted or too old, or if the client is too slow, a `reset` makes the client reload its state. A
-    stream that gives way to another one ends with a longer reconnection delay, because otherwise
-    the two would alternate. The stream has only what its client sees: at first by `scope`, later by
-    the subscription's scope, which `watched` may change from another thread.
+    deleted or too old, or if the client is too slow or sees other projects than before, a `reset`
+    makes the client reload its state. A stream that gives way to another one ends with a longer
+    reconnection delay, because otherwise the two would alternate. The stream has only what its
+    client sees: at first by `scope`, later by the subscription's scope, which `watched` may change
+    from another thread.
     """
     with (
         tail.subscription(job_id=job_id, holder=holder, scope=scope) as subscription,
@@ -119,6 +120,9 @@ async def _live(
         if subscription.overflowed:
             yield _reset(tail.position)
             return
+        if subscription.has_new_scope:
+            subscription.has_new_scope = False
+            yield _reset(tail.position)
         # Skip events that the client has from another process, whose tail was ahead. All frames go
         # out in one write, because the cost of a thousand clients is mainly that of their writes.
         content = b"".join(f.content for f in frames if f.id is None or f.id > sent)

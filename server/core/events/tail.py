@@ -141,6 +141,8 @@ class Subscription:
         """Whether another stream took the place of this subscription."""
         self.position = position
         """Id of the newest event at the start of the subscription."""
+        self.has_new_scope = False
+        """Whether the client sees other projects than before, and does not know it yet."""
         self.overflowed = False
         """Whether events were dropped because the client was too slow."""
         self.ended = False
@@ -180,8 +182,11 @@ class Subscription:
         self._changed.set()
 
     def see(self, scope: Scope) -> None:
-        """Replace what the client sees, from another thread."""
+        """Replace what the client sees, from another thread, and wake the client."""
         self.scope = scope
+        self.has_new_scope = True
+        with suppress(RuntimeError):  # the loop is closed, and the stream has ended with it
+            self.loop.call_soon_threadsafe(self._changed.set)
 
     def give_way(self) -> None:
         """End the subscription, because another stream took its place."""

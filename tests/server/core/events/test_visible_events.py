@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -135,3 +137,32 @@ async def _waits(messages: list[StreamMessage]) -> None:
     subscription.see(VIEWER)
     subscription.add(messages[:1])
     assert await subscription.take() == tuple(messages[:1])
+
+
+def test_a_client_that_sees_other_projects_reloads_its_state(context: Context) -> None:
+    asyncio.run(_sees_another_project(context))
+
+
+async def _sees_another_project(context: Context) -> None:
+    tail = Tail(context)
+    opened: list[Subscription] = []
+
+    @contextmanager
+    def watched(subscription: Subscription) -> Iterator[None]:
+        opened.append(subscription)
+        yield
+
+    stream = follow(
+        context,
+        tail,
+        last_event_id=None,
+        job_id=None,
+        holder=Holder("ada", None),
+        scope=NOBODY,
+        watched=watched,
+    )
+    assert [await anext(stream) for _ in range(2)] == [b"retry: 1000\n\n", b"id: 0\n\n"]
+    waiting = asyncio.ensure_future(anext(stream))
+    await asyncio.to_thread(opened[0].see, VIEWER)
+    assert await waiting == b"event: reset\nid: 0\ndata: {}\n\n"
+    await stream.aclose()

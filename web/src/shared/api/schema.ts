@@ -25609,7 +25609,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description Each message's `data` is a `StreamItem`: an event, or a notice, which has no id. `event: reset` follows a gap that is not replayed: the client must reload its state. */
+            /** @description Each message's `data` is a `StreamItem`: an event, or a notice, which has no id. `event: reset` follows a gap that is not replayed, or a change of what the client sees: the client must reload its state. */
             200: {
                 headers: {
                     [name: string]: unknown;
