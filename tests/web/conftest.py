@@ -10,10 +10,12 @@ import pytest
 from playwright.sync_api import Browser
 
 from tests.web.browser import Watched, chromium
+from tests.web.people import Group
 from tests.web.theatre import Served, Theatre, opened
 
 Theme = Literal["light", "dark"]
 Visit = Callable[..., Watched]
+Enter = Callable[..., Watched]
 MOTION: Literal["reduce"] = "reduce"
 """Without a GPU, an endless animation is painted by the processor, frame by frame."""
 
@@ -69,4 +71,26 @@ def visit(browser: Browser, theatre: Served) -> Iterator[Visit]:
             return watched
 
         yield visit
+    assert faults == []
+
+
+@pytest.fixture
+def enter(browser: Browser, group: Group) -> Iterator[Enter]:
+    """Opens a page as a user, as the built-in user (`admin`), or without a login (None)."""
+    faults: list[str] = []
+    with ExitStack() as stack:
+
+        def enter(name: str | None, path: str) -> Watched:
+            context = stack.enter_context(
+                browser.new_context(viewport={"width": 1360, "height": 900}, reduced_motion=MOTION)
+            )
+            if name == "admin":
+                group.log_in(context.request, admin=True)
+            elif name is not None:
+                group.log_in_as(context.request, name)
+            watched = Watched(context.new_page(), faults=faults)
+            watched.page.goto(group.url + path)
+            return watched
+
+        yield enter
     assert faults == []

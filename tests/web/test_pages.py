@@ -64,15 +64,7 @@ def test_every_page_is_whole(theatre: Theatre, visit: Visit) -> None:
     for name, path in PAGES.items():
         watched.page.set_viewport_size(NARROW)
         watched.page.goto(theatre.url + path.format_map(vars(theatre.scenes)))
-        for size in (NARROW, WIDE):
-            watched.page.set_viewport_size(size)
-            for theme in THEMES:
-                watched.page.emulate_media(color_scheme=theme)
-                watched.settle()
-                watched.keep(f"{name}-{theme}-{size['width']}")
-                assert watched.overflow() == 0, (name, size, theme)
-            assert watched.nameless() == [], (name, size)
-            assert skips(headings(watched.page)) == [], (name, size)
+        check_looks(watched, name)
 
 
 def test_login_and_tokens_fit_a_narrow_window(
@@ -111,6 +103,19 @@ def test_dialogs_of_a_checkpoint_fit_a_narrow_window(theatre: Theatre, visit: Vi
         assert watched.nameless() == [], verb
         watched.page.keyboard.press("Escape")
         expect(dialog).to_have_count(0)
+
+
+def check_looks(watched: Watched, name: str) -> None:
+    """Check a page in each theme and width, and keep its pictures."""
+    for size in (NARROW, WIDE):
+        watched.page.set_viewport_size(size)
+        for theme in THEMES:
+            watched.page.emulate_media(color_scheme=theme)
+            watched.settle()
+            watched.keep(f"{name}-{theme}-{size['width']}")
+            assert watched.overflow() == 0, (name, size, theme)
+        assert watched.nameless() == [], (name, size)
+        assert skips(headings(watched.page)) == [], (name, size)
 
 
 def headings(page: Page) -> list[int]:

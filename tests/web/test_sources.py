@@ -48,9 +48,13 @@ def test_the_state_of_a_source_names_what_is_to_be_done(visit: Visit) -> None:
     expect(away).to_contain_text("its provisioner does not answer")
     expect(card(page, supply.SLURM).locator(".badge").first).to_have_text("online")
     # Only an admin gives orders.
-    assert (
-        page.get_by_role("button", name=re.compile("Pause|Check|Delete|Add|^Cancel")).count() == 0
-    )
+    orders = page.get_by_role("button", name=re.compile("Pause|Check|Delete|Add|^Cancel")).all()
+    assert len(orders) > 3
+    for order in orders:
+        expect(order).to_be_disabled()
+        assert order.get_attribute("title") == "the token ada lacks " + (
+            "tokens:admin" if order.inner_text().startswith("Add") else "sources:write"
+        )
 
 
 def test_a_request_shows_the_reason_of_the_engine(theatre: Theatre, visit: Visit) -> None:

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import expect
 
-from tests.web.browser import Watched
-from tests.web.conftest import MOTION, Visit
+from tests.web.conftest import Enter, Visit
 from tests.web.people import BROWSERS, LONG_NAME, PASSWORD, Group, gathered
-from tests.web.test_pages import NARROW, THEMES, WIDE, headings, skips
+from tests.web.test_pages import check_looks
 
 NEW_PASSWORD = "another horse battery"
 ROW = "tr[data-job]"
 COMMAND = ".command-text"
-Enter = Callable[..., Watched]
 
 
 @pytest.fixture(scope="module")
@@ -25,26 +23,6 @@ def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Group]:
     """A server that several people share."""
     with gathered(tmp_path_factory.mktemp("group")) as serving:
         yield serving
-
-
-@pytest.fixture
-def enter(browser: Browser, group: Group) -> Iterator[Enter]:
-    """Opens a page as a user, as the built-in user (`admin`), or without a login (None)."""
-    faults: list[str] = []
-    with ExitStack() as stack:
-
-        def enter(name: str | None, path: str) -> Watched:
-            context = stack.enter_context(browser.new_context(viewport=WIDE, reduced_motion=MOTION))
-            if name == "admin":
-                group.log_in(context.request, admin=True)
-            elif name is not None:
-                group.log_in_as(context.request, name)
-            watched = Watched(context.new_page(), faults=faults)
-            watched.page.goto(group.url + path)
-            return watched
-
-        yield enter
-    assert faults == []
 
 
 def test_a_person_logs_in_by_name_and_password(group: Group, enter: Enter) -> None:
@@ -310,7 +288,9 @@ def test_jobs_of_others_stay_out_of_the_own_ones(group: Group, enter: Enter) -> 
     group.join("uma")
     group.join("vic")
     page = enter("uma", "/jobs").page
-    expect(page.get_by_role("heading", name="You have no job yet")).to_be_visible()
+    expect(
+        page.get_by_role("heading", name="You have no jobs in the projects you see")
+    ).to_be_visible()
     with group.member("vic") as vic, group.member("uma") as uma:
         made = [
             member.post("/jobs", json={"name": name, "tags": ["late"]}).raise_for_status().json()
@@ -368,20 +348,8 @@ def test_the_pages_of_users_are_whole(group: Group, enter: Enter) -> None:
         watched.settle()
         if button is not None:
             watched.page.get_by_role("button", name=button, exact=True).click()
-        _check_looks(watched, name)
+        check_looks(watched, name)
         watched.forgive("401")
-
-
-def _check_looks(watched: Watched, name: str) -> None:
-    for size in (NARROW, WIDE):
-        watched.page.set_viewport_size(size)
-        for theme in THEMES:
-            watched.page.emulate_media(color_scheme=theme)
-            watched.settle()
-            watched.keep(f"{name}-{theme}-{size['width']}")
-            assert watched.overflow() == 0, (name, size, theme)
-        assert watched.nameless() == [], (name, size)
-        assert skips(headings(watched.page)) == [], (name, size)
 
 
 def test_the_bar_fits_every_window(enter: Enter) -> None:

@@ -7,7 +7,7 @@ import { QueuePage } from "@/features/queue/QueuePage";
 import { InvitationPage } from "@/features/session/InvitationPage";
 import { LoginPage } from "@/features/session/LoginPage";
 import { TokensPage } from "@/features/tokens/TokensPage";
-import { NotFoundPage, PageError } from "./pages";
+import { NotFoundPage, OfProjects, PageError } from "./pages";
 import { Shell } from "./shell";
 
 /** Large pages are loaded when they are first opened; until then the previous page stays. */
@@ -27,6 +27,9 @@ const submitPage = async () => ({
 
 const profilePage = async () => ({
   Component: (await import("@/features/profile/ProfilePage")).ProfilePage,
+});
+const projectPage = async () => ({
+  Component: (await import("@/features/projects/ProjectPage")).ProjectPage,
 });
 const usersPage = async () => ({
   Component: (await import("@/features/users/UsersPage")).UsersPage,
@@ -49,16 +52,27 @@ export const router = createBrowserRouter([
         errorElement: <PageError />,
         children: [
           { index: true, element: <Navigate to="/jobs" replace /> },
-          { path: "/jobs", element: <JobsPage /> },
-          { path: "/jobs/new", lazy: submitPage },
-          { path: "/jobs/:jobId", lazy: jobPage },
-          { path: "/compare", lazy: comparePage },
-          { path: "/queue", element: <QueuePage /> },
+          {
+            element: <OfProjects permission="jobs:read" />,
+            children: [
+              { path: "/jobs", element: <JobsPage /> },
+              { path: "/jobs/new", lazy: submitPage },
+              { path: "/jobs/:jobId", lazy: jobPage },
+              { path: "/compare", lazy: comparePage },
+              { path: "/queue", element: <QueuePage /> },
+            ],
+          },
+          {
+            element: <OfProjects permission="projects:read" />,
+            children: [
+              { path: "/projects", element: <ProjectsPage /> },
+              { path: "/projects/:project", lazy: projectPage },
+            ],
+          },
           { path: "/goodput", lazy: goodputPage },
           { path: "/nodes", element: <NodesPage /> },
           { path: "/nodes/:node", lazy: nodePage },
           { path: "/sources", lazy: sourcesPage },
-          { path: "/projects", element: <ProjectsPage /> },
           { path: "/tokens", element: <TokensPage /> },
           { path: "/users", lazy: usersPage },
           { path: "/profile", lazy: profilePage },

@@ -4,7 +4,7 @@ import { useIsFetching, useQuery, useQueryClient } from "@tanstack/react-query";
 import { type RefObject, useEffect, useRef, useState } from "react";
 import { Navigate, NavLink, Outlet, useLocation } from "react-router";
 import { SessionMenu } from "@/features/session/SessionMenu";
-import { sessionQuery } from "@/shared/api/queries";
+import { keys, sessionQuery } from "@/shared/api/queries";
 import { callerOf, useMay } from "@/shared/api/useMay";
 import { Feed } from "@/shared/stream/feed";
 import { stream } from "@/shared/stream/stream";
@@ -18,7 +18,7 @@ import "./shell.css";
 export function Shell() {
   const session = useQuery(sessionQuery);
   const location = useLocation();
-  if (session.isError) {
+  if (session.isError && session.data === undefined) {
     return <ErrorState error={session.error} onRetry={() => void session.refetch()} />;
   }
   if (session.isPending) return null;
@@ -32,7 +32,8 @@ export function Shell() {
 function Frame({ name }: { name: string }) {
   const seesTokens = useMay("tokens:admin");
   const seesUsers = useMay("users:admin");
-  useFeed();
+  const seesJobs = useMay("jobs:read");
+  useFeed(seesJobs);
   useFocusOfPage();
   const nav = useShownPage();
   return (
@@ -57,7 +58,7 @@ function Frame({ name }: { name: string }) {
           {seesUsers && <NavLink to="/users">Users</NavLink>}
         </nav>
         <div className="bar-end">
-          <Connection />
+          {seesJobs && <Connection />}
           <ThemeToggle />
           <SessionMenu name={name} />
         </div>
@@ -95,10 +96,12 @@ function useShownPage(): RefObject<HTMLElement | null> {
   return nav;
 }
 
-/** Apply live events to the query cache while a session is open. */
-function useFeed(): void {
+/** Apply live events to the query cache while a session may read them. */
+function useFeed(isAllowed: boolean): void {
   const client = useQueryClient();
-  useEffect(() => stream.subscribe(new Feed(client)), [client]);
+  useEffect(() => {
+    if (isAllowed) return stream.subscribe(new Feed(client));
+  }, [client, isAllowed]);
 }
 
 const SILENT_MILLISECONDS = 2_000;
@@ -107,6 +110,11 @@ const SLOW_MILLISECONDS = 4_000;
 /** Shows that live updates have stopped or that a page waits for data, after a short delay. */
 function Connection() {
   const isLost = useLasting(useStreamStatus() !== "live", SILENT_MILLISECONDS);
+  const client = useQueryClient();
+  // The stream of a person without any role is refused.
+  useEffect(() => {
+    if (isLost) void client.invalidateQueries({ queryKey: keys.session });
+  }, [isLost, client]);
   const isPending = useIsFetching({ predicate: ({ state }) => state.data === undefined }) > 0;
   const isSlow = useLasting(isPending, SLOW_MILLISECONDS);
   const words = isLost ? "Reconnecting…" : isSlow ? "Waiting for the server…" : null;

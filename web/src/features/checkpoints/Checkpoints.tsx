@@ -2,6 +2,7 @@
 import { useInfiniteQuery } from "@tanstack/react-query";
 import { useEffect, useState } from "react";
 import type { CheckpointView, Job, Operation } from "@/shared/api/types";
+import { useBarriers } from "@/shared/api/useMay";
 import { bytes, count } from "@/shared/format/numbers";
 import { command } from "@/shared/format/shell";
 import { duration, moment } from "@/shared/format/time";
@@ -54,6 +55,7 @@ export function Checkpoints({ job }: { job: Job }) {
   const [asked, setAsked] = useState<Asked | null>(null);
   const view = useView();
   const { fork, setting } = view;
+  const barriers = useBarriers();
   const reference = useReference(job);
   const rows = found.data?.pages.flatMap((page) => page.items);
   useNewestFork(rows);
@@ -82,7 +84,7 @@ export function Checkpoints({ job }: { job: Job }) {
       />
       <MoreRows query={found} />
       <CommandLine command={command("checkpoints", reference)} />
-      {fork && isOwn(fork, job.id) && (
+      {fork && isOwn(fork, job.id) && !barriers("jobs:write", job.project) && (
         <ForkDialog
           key={fork}
           job={job}
@@ -141,6 +143,8 @@ interface RowProps {
 
 function Row({ place, job, row, operations, onAsk, onFork }: RowProps) {
   const view = useView();
+  const barriers = useBarriers();
+  const barrier = barriers("jobs:write", job.project);
   const verb = resumeVerb(job);
   const operation = toldOperation(operations, row.id);
   const name = `step ${row.step} of attempt ${row.attempt}`;
@@ -178,7 +182,7 @@ function Row({ place, job, row, operations, onAsk, onFork }: RowProps) {
         <Written row={row} />
       </td>
       <td>
-        <Verified row={row} operation={operation} />
+        <Verified row={row} operation={operation} barrier={barrier} />
       </td>
       <td className="number">
         <RelativeTime at={row.created_at} />
@@ -188,6 +192,7 @@ function Row({ place, job, row, operations, onAsk, onFork }: RowProps) {
         {verb && !row.deleting && row.verification?.ok !== false && (
           <Button
             small
+            barrier={barrier}
             aria-label={`Resume from ${name}`}
             onClick={() => view.change({ dialog: verb, checkpoint: row.id }, "open")}
           >
@@ -198,6 +203,7 @@ function Row({ place, job, row, operations, onAsk, onFork }: RowProps) {
           <Button
             small
             look="quiet"
+            barrier={barrier}
             aria-haspopup="dialog"
             aria-label={`Fork ${name}`}
             title="Starts a new job from it"
@@ -211,6 +217,7 @@ function Row({ place, job, row, operations, onAsk, onFork }: RowProps) {
             key={each}
             small
             look="quiet"
+            barrier={each === "delete" ? barriers("jobs:delete", job.project) : barrier}
             className={each === "pin" || each === "unpin" ? "checkpoint-pin" : undefined}
             disabled={operation?.ended_at === null && operation.kind === each}
             title={CHECKPOINT_VERBS[each].means}

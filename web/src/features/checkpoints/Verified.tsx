@@ -11,8 +11,17 @@ import { RelativeTime } from "@/shared/ui/RelativeTime";
 import { cancelOperation } from "./api";
 import { failedTries, operationWords, shareDone } from "./operations";
 
-export function Verified({ row, operation }: { row: CheckpointView; operation: Operation | null }) {
-  if (operation && operation.state !== "failed") return <AtWork operation={operation} />;
+interface VerifiedProps {
+  row: CheckpointView;
+  operation: Operation | null;
+  /** Why the caller may not cancel the operation. */
+  barrier: string | null;
+}
+
+export function Verified({ row, operation, barrier }: VerifiedProps) {
+  if (operation && operation.state !== "failed") {
+    return <AtWork operation={operation} barrier={barrier} />;
+  }
   return (
     <>
       <Found row={row} />
@@ -53,7 +62,12 @@ function Found({ row }: { row: CheckpointView }) {
   );
 }
 
-function AtWork({ operation }: { operation: Operation }) {
+interface WorkProps {
+  operation: Operation;
+  barrier: string | null;
+}
+
+function AtWork({ operation, barrier }: WorkProps) {
   const share = shareDone(operation);
   const percent = share === null ? null : Math.floor(100 * share);
   return (
@@ -75,12 +89,12 @@ function AtWork({ operation }: { operation: Operation }) {
       {operation.state === "running" && (
         <progress aria-label={operationWords(operation)} max={100} value={percent ?? 0} />
       )}
-      <TakeBack operation={operation} />
+      <TakeBack operation={operation} barrier={barrier} />
     </span>
   );
 }
 
-function TakeBack({ operation }: { operation: Operation }) {
+function TakeBack({ operation, barrier }: WorkProps) {
   const client = useQueryClient();
   const cancel = useMutation({
     mutationFn: () => cancelOperation(operation.id),
@@ -92,6 +106,7 @@ function TakeBack({ operation }: { operation: Operation }) {
       <Button
         small
         look="quiet"
+        barrier={barrier}
         busy={cancel.isPending}
         title="Ends it; the checkpoint stays as it is"
         aria-label={`Cancel: ${operationWords(operation)}`}

@@ -1,7 +1,9 @@
 // Buttons for the possible actions on the job, the likeliest first, and the dialog that they open.
 import { useMutation } from "@tanstack/react-query";
 import { useEffect, useRef, useState } from "react";
-import type { Job, Verb } from "@/shared/api/types";
+import { barrierSentence } from "@/shared/api/barriers";
+import type { Job, Permission, Verb } from "@/shared/api/types";
+import { useBarriers } from "@/shared/api/useMay";
 import { command } from "@/shared/format/shell";
 import { NEWEST, useReference } from "@/shared/job/reference";
 import { type Asked, type DialogVerb, isDialogVerb, REQUESTS, VERBS } from "@/shared/job/verbs";
@@ -23,8 +25,14 @@ function canFork(job: Job): boolean {
   return job.progress.step > 0 && !job.imported && !job.spec.program;
 }
 
+/** Return the permission that a verb needs. */
+function needOf(verb: Verb): Permission {
+  return verb === "delete" ? "jobs:delete" : "jobs:write";
+}
+
 export function Actions({ job }: { job: Job }) {
   const view = useView();
+  const barrier = useBarriers()("jobs:write", job.project);
   const isLast = (verb: Verb) => verb === "cancel" || verb === "delete";
   return (
     <div className="job-actions row">
@@ -35,6 +43,7 @@ export function Actions({ job }: { job: Job }) {
         ))}
       {canFork(job) && (
         <Button
+          barrier={barrier}
           title="Starts a new job with changed settings from a checkpoint."
           onClick={() => view.change({ tab: "checkpoints", fork: NEWEST, setting: null }, "open")}
         >
@@ -50,15 +59,17 @@ export function Actions({ job }: { job: Job }) {
 
 function VerbButton({ verb, job }: { verb: Verb; job: Job }) {
   const view = useView();
+  const barrier = useBarriers()(needOf(verb), job.project);
   if (verb === "save")
     return (
       <>
-        <RequestButton kind="save" job={job} />
-        <RequestButton kind="profile" job={job} />
+        <RequestButton kind="save" job={job} barrier={barrier} />
+        <RequestButton kind="profile" job={job} barrier={barrier} />
       </>
     );
   return (
     <Button
+      barrier={barrier}
       look={lookOf(verb, job)}
       title={VERBS[verb].means}
       aria-haspopup="dialog"
@@ -72,7 +83,7 @@ function VerbButton({ verb, job }: { verb: Verb; job: Job }) {
 
 export interface OpenDialog {
   verb: DialogVerb;
-  /** Why the verb is no longer possible; the dialog stays open to show it. */
+  /** Why the verb is not possible, or no longer; the dialog stays open to show it. */
   gone: string | null;
   onClose: () => void;
 }
@@ -91,6 +102,7 @@ export function useOpenDialog(job: Job): OpenDialog | null {
   const isClosing = useRef(false);
   const verb = isDialogVerb(word) ? word : null;
   const isLegal = verb !== null && job.verbs.includes(verb);
+  const barriers = useBarriers();
   const isStale = word !== null && !isLegal;
   if (isStale && verb !== null && gone?.verb !== verb && !isClosing.current) {
     setGone({ verb, gone: goneWords(job, verb) });
@@ -104,7 +116,10 @@ export function useOpenDialog(job: Job): OpenDialog | null {
     setGone(null);
     change(CLOSED, "close");
   };
-  if (isLegal) return { verb, gone: null, onClose };
+  if (isLegal) {
+    const barrier = barriers(needOf(verb), job.project);
+    return { verb, gone: barrier && barrierSentence(barrier), onClose };
+  }
   return gone === null ? null : { ...gone, onClose };
 }
 
@@ -115,8 +130,14 @@ function goneWords(job: Job, verb: DialogVerb): string {
 
 const SAID_MILLISECONDS = 6_000;
 
+interface RequestProps {
+  kind: Asked;
+  job: Job;
+  barrier: string | null;
+}
+
 /** A button that sends a request to the trainer and shows its answer. */
-function RequestButton({ kind, job }: { kind: Asked; job: Job }) {
+function RequestButton({ kind, job, barrier }: RequestProps) {
   const ask = useMutation({ mutationFn: () => postRequest(job.id, kind) });
   const answer = useAnswer(job.id, ask.data?.id);
   const reference = useReference(job);
@@ -131,6 +152,7 @@ function RequestButton({ kind, job }: { kind: Asked; job: Job }) {
   return (
     <>
       <Button
+        barrier={barrier}
         busy={isWaiting}
         title={`${means}\n\n${command(kind, reference)}`}
         onClick={() => ask.mutate()}

@@ -1,7 +1,8 @@
 // The head of a job page: facts, progress, actions and problems.
 import { Link } from "react-router";
+import { barrierSentence } from "@/shared/api/barriers";
 import type { Job } from "@/shared/api/types";
-import { useIsShared } from "@/shared/api/useMay";
+import { useBarriers, useIsShared } from "@/shared/api/useMay";
 import { count, plural } from "@/shared/format/numbers";
 import { ContinuityBadge } from "@/shared/job/ContinuityBadge";
 import { PriorityButton } from "@/shared/job/Priority";
@@ -12,6 +13,7 @@ import { RelativeTime } from "@/shared/ui/RelativeTime";
 import { ownerPath } from "@/shared/url/pages";
 import { Actions } from "./Actions";
 import { Notices } from "./Notices";
+import { OwnerButton } from "./OwnerButton";
 import { ProgressLine } from "./ProgressLine";
 
 export function JobHeader({ job }: { job: Job }) {
@@ -27,6 +29,7 @@ export function JobHeader({ job }: { job: Job }) {
         <Actions job={job} />
       </div>
       {job.imported ? <ImportedFacts job={job} imported={job.imported} /> : <JobFacts job={job} />}
+      <ReadOnly job={job} />
       <ProgressLine job={job} />
       <Notices job={job} />
     </header>
@@ -34,6 +37,7 @@ export function JobHeader({ job }: { job: Job }) {
 }
 
 function JobFacts({ job }: { job: Job }) {
+  const barrier = useBarriers()("jobs:write", job.project);
   const attempt = job.current_attempt;
   const shares = attempt?.nodes ?? [];
   const nodes = shares.filter(({ state }) => state !== "spare").map(({ node }) => node);
@@ -77,7 +81,7 @@ function JobFacts({ job }: { job: Job }) {
       )}
       <li>
         {job.ended_at === null ? (
-          <PriorityButton job={job} words={`priority ${job.priority_words}`} />
+          <PriorityButton job={job} words={`priority ${job.priority_words}`} barrier={barrier} />
         ) : (
           `priority ${job.priority_words}`
         )}
@@ -117,6 +121,17 @@ function ImportedFacts({ job, imported }: { job: Job; imported: NonNullable<Job[
   );
 }
 
+/** Why the actions are disabled: a touch screen shows no titles. */
+function ReadOnly({ job }: { job: Job }) {
+  const barrier = useBarriers()("jobs:write", job.project);
+  if (!barrier) return null;
+  return (
+    <p className="muted small">
+      You can only read this job. {barrierSentence(barrier, "A change")}
+    </p>
+  );
+}
+
 /** The owner, where several people share the server; then the tags and the id. */
 function OwnerTagsAndId({ job }: { job: Job }) {
   const isShared = useIsShared();
@@ -127,7 +142,8 @@ function OwnerTagsAndId({ job }: { job: Job }) {
           owner{" "}
           <Link to={ownerPath(job.owner)} title={`Jobs of ${job.owner}`}>
             {job.owner}
-          </Link>
+          </Link>{" "}
+          <OwnerButton job={job} />
         </li>
       )}
       {job.tags.length > 0 && (

@@ -2,6 +2,7 @@
 import { useQuery } from "@tanstack/react-query";
 import type { ReactNode } from "react";
 import type { Attempt, Failure, Job, NextAction } from "@/shared/api/types";
+import { useBarriers } from "@/shared/api/useMay";
 import { count, plural } from "@/shared/format/numbers";
 import { command } from "@/shared/format/shell";
 import { duration, moment } from "@/shared/format/time";
@@ -143,6 +144,7 @@ interface RemediesProps {
 
 function Remedies({ job, attempt, failure }: RemediesProps) {
   const view = useView();
+  const barriers = useBarriers();
   const verb = resumeVerb(job);
   const { rank, traceback } = failure;
   const action = job.next_action;
@@ -152,6 +154,7 @@ function Remedies({ job, attempt, failure }: RemediesProps) {
       {action && action.verb !== "resume" && <Changed job={job} action={action} />}
       {verb && (
         <Button
+          barrier={barriers("jobs:write", job.project)}
           look={action?.verb === "resume" && !action.setting ? "primary" : "plain"}
           onClick={() =>
             view.change({ dialog: verb, checkpoint: null, aim: action?.aim ?? null }, "open")
@@ -169,7 +172,10 @@ function Remedies({ job, attempt, failure }: RemediesProps) {
         <Button onClick={() => view.change(log, "push")}>Log of rank {rank}</Button>
       )}
       {action?.field && action.verb !== "submit" && (
-        <ButtonLink to={submitPath({ from: job.id, find: action.field })}>
+        <ButtonLink
+          barrier={barriers("jobs:write")}
+          to={submitPath({ from: job.id, find: action.field })}
+        >
           New job with changes
         </ButtonLink>
       )}
@@ -188,16 +194,22 @@ function ChangedResume({ job }: { job: Job }) {
 /** The primary button after a failure that a plain resume would repeat. */
 function Changed({ job, action }: { job: Job; action: NextAction }) {
   const view = useView();
+  const barriers = useBarriers();
   const { checkpoint_id: fork, setting, field } = action;
   if (fork === null)
     return (
-      <ButtonLink look="primary" to={submitPath({ from: job.id, find: field })}>
+      <ButtonLink
+        look="primary"
+        barrier={barriers("jobs:write")}
+        to={submitPath({ from: job.id, find: field })}
+      >
         {actionLabel(action)}
       </ButtonLink>
     );
   return (
     <Button
       look="primary"
+      barrier={barriers("jobs:write", job.project)}
       onClick={() => view.change({ tab: "checkpoints", fork, setting }, "open")}
     >
       {actionLabel(action)}

@@ -1,8 +1,9 @@
 // The jobs table: one query, kept current by live events; the URL holds the filter.
 import { useInfiniteQuery, useQuery } from "@tanstack/react-query";
 import { useCallback, useEffect, useMemo } from "react";
+import { barrierSentence } from "@/shared/api/barriers";
 import { EVERYONE, type JobFilter, jobsQuery, ownerOf, projectsQuery } from "@/shared/api/queries";
-import { useIsShared, useSession } from "@/shared/api/useMay";
+import { useBarriers, useIsShared, useSession } from "@/shared/api/useMay";
 import { plural } from "@/shared/format/numbers";
 import { MoreRows } from "@/shared/job/MoreRows";
 import { Button, ButtonLink } from "@/shared/ui/Button";
@@ -29,6 +30,7 @@ export function JobsPage() {
   );
   const [picking, clear] = usePicking();
   const isPicked = picking.picked.length > 0;
+  const barrier = useBarriers()("jobs:write");
   useJobKeys();
   return (
     <>
@@ -37,7 +39,7 @@ export function JobsPage() {
         <h1>Jobs</h1>
         <div className="page-actions row">
           {isPicked && <Picked picking={picking} onClear={clear} />}
-          <ButtonLink look="primary" to="/jobs/new">
+          <ButtonLink look="primary" barrier={barrier} to="/jobs/new">
             New job
           </ButtonLink>
         </div>
@@ -116,9 +118,20 @@ function JobList({ filter, person, picking, onTag, onOwner, onClear }: JobListPr
   );
 }
 
+/** No job is visible: the way to the first one, or to a role that may submit one. */
 function FirstJob() {
+  const isShared = useIsShared();
+  const barrier = useBarriers()("jobs:write");
+  if (barrier) {
+    return (
+      <EmptyState title="No job in the projects you see">
+        <NeedsRole barrier={barrier} />
+        <ButtonLink to="/projects">Your projects</ButtonLink>
+      </EmptyState>
+    );
+  }
   return (
-    <EmptyState title="No job yet">
+    <EmptyState title={isShared ? "No job in the projects you see" : "No job yet"}>
       <p>
         Every field of a job has a default, so this trains a small model on the source of Python’s
         standard library in about a minute:
@@ -131,11 +144,23 @@ function FirstJob() {
   );
 }
 
+function NeedsRole({ barrier }: { barrier: string }) {
+  return <p>{barrierSentence(barrier, "A new job")} A maintainer of a project can add you.</p>;
+}
+
 function NoOwnJob({ onAll }: { onAll: () => void }) {
+  const barrier = useBarriers()("jobs:write");
   return (
-    <EmptyState title="You have no job yet">
-      <p>A job that you submit appears here, and the jobs of all people under “everyone”.</p>
-      <Button onClick={onAll}>Show the jobs of everyone</Button>
+    <EmptyState title="You have no jobs in the projects you see">
+      {barrier ? (
+        <NeedsRole barrier={barrier} />
+      ) : (
+        <p>A job that you submit appears here, and the jobs of all people under “everyone”.</p>
+      )}
+      <div className="row notice-actions">
+        <Button onClick={onAll}>Show the jobs of everyone</Button>
+        <ButtonLink to="/projects">Your projects</ButtonLink>
+      </div>
     </EmptyState>
   );
 }

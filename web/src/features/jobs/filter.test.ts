@@ -37,6 +37,10 @@ describe("the filter in the URL", () => {
     expect(legalSearch("x".repeat(400))).toHaveLength(200);
   });
 
+  it("may name a service account as the owner", () => {
+    expect(readFilter(new URLSearchParams("owner=nightly%40vision")).owner).toBe("nightly@vision");
+  });
+
   it("toggles one value", () => {
     expect(toggled(["a"], "b")).toEqual(["a", "b"]);
     expect(toggled(["a", "b"], "a")).toEqual(["b"]);

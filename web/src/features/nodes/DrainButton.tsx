@@ -4,6 +4,7 @@ import { useId, useState } from "react";
 import { api, ask } from "@/shared/api/client";
 import { keys } from "@/shared/api/queries";
 import type { NodeView } from "@/shared/api/types";
+import { useBarriers } from "@/shared/api/useMay";
 import { plural } from "@/shared/format/numbers";
 import { command } from "@/shared/format/shell";
 import { Button } from "@/shared/ui/Button";
@@ -14,9 +15,10 @@ type Running = "move" | "finish";
 
 export function DrainButton({ node }: { node: NodeView }) {
   const [isAsking, setIsAsking] = useState(false);
+  const barrier = useBarriers()("nodes:write");
   return (
     <>
-      <Button small className="node-drain" onClick={() => setIsAsking(true)}>
+      <Button small barrier={barrier} className="node-drain" onClick={() => setIsAsking(true)}>
         {labelOf(node)}
       </Button>
       {isAsking && <DrainDialog node={node} onClose={() => setIsAsking(false)} />}

@@ -4,6 +4,7 @@ import { useState } from "react";
 import { Link } from "react-router";
 import { projectsQuery } from "@/shared/api/queries";
 import type { Project } from "@/shared/api/types";
+import { type Barriers, useBarriers, useIsShared } from "@/shared/api/useMay";
 import { count, hours, percent } from "@/shared/format/numbers";
 import { Button } from "@/shared/ui/Button";
 import { CommandLine } from "@/shared/ui/CommandLine";
@@ -12,6 +13,7 @@ import { Absent } from "@/shared/ui/Notice";
 import { type Column, Table } from "@/shared/ui/table/Table";
 import { projectPath } from "@/shared/url/pages";
 import { DeleteProjectDialog } from "./DeleteProjectDialog";
+import { RoleBadge } from "./members/RoleBadge";
 import { ProjectDialog } from "./ProjectDialog";
 import "./projects.css";
 
@@ -36,12 +38,17 @@ export function ProjectsPage() {
   const projects = useQuery({ ...projectsQuery, refetchInterval: REFRESH_MILLISECONDS });
   const [opened, setOpened] = useState<Opened | null>(null);
   const close = () => setOpened(null);
+  const barriers = useBarriers();
   return (
     <>
       <title>Projects · Trainyard</title>
       <header className="page-header">
         <h1>Projects</h1>
-        <Button look="primary" onClick={() => setOpened({ dialog: "new" })}>
+        <Button
+          look="primary"
+          barrier={barriers("projects:admin")}
+          onClick={() => setOpened({ dialog: "new" })}
+        >
           New project
         </Button>
       </header>
@@ -52,6 +59,7 @@ export function ProjectsPage() {
               <ProjectRow
                 key={project.name}
                 project={project}
+                barriers={barriers}
                 onOpen={(dialog) => setOpened({ dialog, project })}
               />
             ))}
@@ -72,17 +80,25 @@ export function ProjectsPage() {
 
 interface ProjectRowProps {
   project: Project;
+  barriers: Barriers;
   onOpen: (dialog: "change" | "delete") => void;
 }
 
-function ProjectRow({ project, onOpen }: ProjectRowProps) {
+function ProjectRow({ project, barriers, onOpen }: ProjectRowProps) {
+  const isShared = useIsShared();
   const { name, description, max_slots, slot_hours_per_month: quota } = project;
   return (
     <tr>
       <td className="project-name">
-        <Link to={projectPath(name)} title={`Jobs of ${name}`}>
+        <Link to={projectPath(name)} title={`Members of ${name}`}>
           {name}
         </Link>
+        {isShared && project.role && (
+          <>
+            {" "}
+            <RoleBadge role={project.role} />
+          </>
+        )}
         {description && (
           <div className="small muted ellipsis" title={description}>
             {description}
@@ -111,11 +127,21 @@ function ProjectRow({ project, onOpen }: ProjectRowProps) {
       </td>
       <td className="number">{count(project.waiting_jobs)}</td>
       <td className="project-actions">
-        <Button small aria-label={`Change ${name}`} onClick={() => onOpen("change")}>
+        <Button
+          small
+          barrier={barriers("projects:write")}
+          aria-label={`Change ${name}`}
+          onClick={() => onOpen("change")}
+        >
           Change
         </Button>
         {name !== DEFAULT && (
-          <Button small aria-label={`Delete ${name}`} onClick={() => onOpen("delete")}>
+          <Button
+            small
+            barrier={barriers("projects:admin")}
+            aria-label={`Delete ${name}`}
+            onClick={() => onOpen("delete")}
+          >
             Delete
           </Button>
         )}

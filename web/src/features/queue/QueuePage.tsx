@@ -3,6 +3,7 @@ import { type UseInfiniteQueryResult, useInfiniteQuery, useQuery } from "@tansta
 import { lazy, Suspense } from "react";
 import { jobCountsQuery, nodesQuery, projectsQuery } from "@/shared/api/queries";
 import type { QueueEntry } from "@/shared/api/types";
+import { useBarriers } from "@/shared/api/useMay";
 import { count, plural } from "@/shared/format/numbers";
 import { command } from "@/shared/format/shell";
 import { MoreRows } from "@/shared/job/MoreRows";
@@ -41,13 +42,19 @@ export function QueuePage() {
     refetchInterval: REFRESH_MILLISECONDS,
   });
   const waiting = counts.data?.queued;
+  // The count has only jobs that the reader sees, the list all of them.
+  const hasHidden = queue.data?.pages.some(({ items }) => items.some((entry) => !entry.job_id));
   return (
     <>
       <title>Queue · Trainyard</title>
       <header className="page-header">
         <h1>Queue</h1>
         {waiting !== undefined && (
-          <span className="muted">{plural(waiting, "job waits", "jobs wait")}</span>
+          <span className="muted">
+            {hasHidden
+              ? plural(waiting, "job of your projects waits", "jobs of your projects wait")
+              : plural(waiting, "job waits", "jobs wait")}
+          </span>
         )}
         <div className="page-actions row">
           <Button onClick={() => change({ isForecast: true })}>When would a job start?</Button>
@@ -75,13 +82,14 @@ type Queue = UseInfiniteQueryResult<{ pages: { items: QueueEntry[] }[] }>;
 
 function Waiting({ queue }: { queue: Queue }) {
   const { data: projects } = useQuery(projectsQuery);
+  const barriers = useBarriers();
   if (!queue.data) return <Absent query={queue} lines={12} />;
   const entries = once(queue.data.pages.flatMap((page) => page.items));
   if (entries.length === 0) {
     return (
       <EmptyState title="No job waits">
         <p>A new job is considered for slots immediately.</p>
-        <ButtonLink look="primary" to="/jobs/new">
+        <ButtonLink look="primary" barrier={barriers("jobs:write")} to="/jobs/new">
           New job
         </ButtonLink>
       </EmptyState>

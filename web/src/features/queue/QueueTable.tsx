@@ -2,6 +2,7 @@
 import { memo } from "react";
 import { Link } from "react-router";
 import type { QueueEntry } from "@/shared/api/types";
+import { useBarriers } from "@/shared/api/useMay";
 import { count } from "@/shared/format/numbers";
 import { duration, moment } from "@/shared/format/time";
 import { PriorityButton } from "@/shared/job/Priority";
@@ -31,6 +32,7 @@ interface QueueTableProps {
 }
 
 export function QueueTable({ entries, hasProjects }: QueueTableProps) {
+  const barriers = useBarriers();
   return (
     <VirtualTable
       label="Waiting jobs"
@@ -46,6 +48,7 @@ export function QueueTable({ entries, hasProjects }: QueueTableProps) {
           place={place["data-index"]}
           measure={place.ref}
           hasProject={hasProjects}
+          barrier={barriers("jobs:write", entry.project)}
         />
       )}
     />
@@ -64,9 +67,11 @@ interface RowProps {
   measure: RowPlace["ref"];
   /** Whether its project is shown. */
   hasProject: boolean;
+  /** Why the caller may not change the job. */
+  barrier: string | null;
 }
 
-const Row = memo(function Row({ entry, place, measure, hasProject }: RowProps) {
+const Row = memo(function Row({ entry, place, measure, hasProject, barrier }: RowProps) {
   const { job_id: id, name, reason, priority_words } = entry;
   return (
     <tr ref={measure} data-job={id ?? undefined} data-index={place} aria-rowindex={place + 2}>
@@ -95,6 +100,7 @@ const Row = memo(function Row({ entry, place, measure, hasProject }: RowProps) {
           <PriorityButton
             job={{ id, name, priority_words, state: "queued" }}
             words={priority_words}
+            barrier={barrier}
           />
         )}
       </td>
@@ -103,7 +109,7 @@ const Row = memo(function Row({ entry, place, measure, hasProject }: RowProps) {
       <td className="queue-waits number">
         {entry.queued_at && <RelativeTime at={entry.queued_at} />}
       </td>
-      <td className="queue-lasts number">{duration(entry.lasts_seconds)}</td>
+      <td className="queue-lasts number">{id !== null && duration(entry.lasts_seconds)}</td>
       <td className="queue-start number">{id !== null && <Start entry={entry} />}</td>
     </tr>
   );

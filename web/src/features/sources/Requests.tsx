@@ -18,7 +18,13 @@ import { isUnknown, timeOf, toneOf, type Verb, verbsOf } from "./state";
 
 const REFRESH_MILLISECONDS = 5_000;
 
-export function Requests({ source, mayWrite }: { source: string; mayWrite: boolean }) {
+interface RequestsProps {
+  source: string;
+  /** Why the caller may not cancel or end requests. */
+  barrier: string | null;
+}
+
+export function Requests({ source, barrier }: RequestsProps) {
   const [asked, setAsked] = useState<{ request: NodeRequest; verb: Verb } | null>(null);
   const requests = useQuery({
     ...nodeRequestsQuery(source),
@@ -33,7 +39,7 @@ export function Requests({ source, mayWrite }: { source: string; mayWrite: boole
           <Item
             key={request.id}
             request={request}
-            verbs={verbsOf(request, mayWrite)}
+            barrier={barrier}
             onVerb={(verb) => setAsked({ request, verb })}
           />
         ))}
@@ -45,11 +51,12 @@ export function Requests({ source, mayWrite }: { source: string; mayWrite: boole
 
 interface ItemProps {
   request: NodeRequest;
-  verbs: readonly Verb[];
+  barrier: string | null;
   onVerb: (verb: Verb) => void;
 }
 
-function Item({ request, verbs, onVerb }: ItemProps) {
+function Item({ request, barrier, onVerb }: ItemProps) {
+  const verbs = verbsOf(request);
   const [{ request: chosen }] = usePageParams(SOURCES);
   const item = useRef<HTMLLIElement>(null);
   const isChosen = chosen === request.id;
@@ -75,6 +82,7 @@ function Item({ request, verbs, onVerb }: ItemProps) {
               <Button
                 key={verb}
                 small
+                barrier={verb === "explain" ? null : barrier}
                 aria-label={`${LABELS[verb]} request ${request.id}`}
                 onClick={() => onVerb(verb)}
               >

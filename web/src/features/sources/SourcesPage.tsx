@@ -3,7 +3,7 @@ import { useQuery } from "@tanstack/react-query";
 import { useState } from "react";
 import { sourcesQuery } from "@/shared/api/queries";
 import type { Source } from "@/shared/api/types";
-import { useMay } from "@/shared/api/useMay";
+import { useBarriers } from "@/shared/api/useMay";
 import { count, hours, plural } from "@/shared/format/numbers";
 import { Badge } from "@/shared/ui/Badge";
 import { Button } from "@/shared/ui/Button";
@@ -18,7 +18,7 @@ import "./sources.css";
 const REFRESH_MILLISECONDS = 5_000;
 export function SourcesPage() {
   const sources = useQuery({ ...sourcesQuery, refetchInterval: REFRESH_MILLISECONDS });
-  const mayWrite = useMay("sources:write");
+  const barrier = useBarriers()("sources:write");
   return (
     <>
       <title>Sources · Trainyard</title>
@@ -34,7 +34,7 @@ export function SourcesPage() {
             </EmptyState>
           )}
           {sources.data.map((source) => (
-            <SourceCard key={source.name} source={source} mayWrite={mayWrite} />
+            <SourceCard key={source.name} source={source} barrier={barrier} />
           ))}
           <CommandLine command="trainyard sources" label="Lists the same sources" />
         </div>
@@ -45,7 +45,13 @@ export function SourcesPage() {
   );
 }
 
-function SourceCard({ source, mayWrite }: { source: Source; mayWrite: boolean }) {
+interface SourceCardProps {
+  source: Source;
+  /** Why the caller may not change it. */
+  barrier: string | null;
+}
+
+function SourceCard({ source, barrier }: SourceCardProps) {
   const [action, setAction] = useState<Action | null>(null);
   const { name, limits, shape, needs_login: login } = source;
   const { word, tone, why } = standingOf(source);
@@ -58,22 +64,29 @@ function SourceCard({ source, mayWrite }: { source: Source; mayWrite: boolean })
         <span className="muted">
           {source.kind} · {plural(shape.slots, `${shape.device} slot`)} a node
         </span>
-        {mayWrite && (
-          <span className="source-actions">
-            <Button small onClick={() => setAction("check")}>
-              Check
-            </Button>
-            <Button small onClick={() => setAction(source.paused ? "unpause" : "pause")}>
-              {source.paused ? "Unpause" : "Pause"}
-            </Button>
-            <Button small disabled={source.paused} onClick={() => setAction("request")}>
-              Request nodes
-            </Button>
-            <Button small look="quiet" onClick={() => setAction("delete")}>
-              Delete
-            </Button>
-          </span>
-        )}
+        <span className="source-actions">
+          <Button small barrier={barrier} onClick={() => setAction("check")}>
+            Check
+          </Button>
+          <Button
+            small
+            barrier={barrier}
+            onClick={() => setAction(source.paused ? "unpause" : "pause")}
+          >
+            {source.paused ? "Unpause" : "Pause"}
+          </Button>
+          <Button
+            small
+            barrier={barrier}
+            disabled={source.paused}
+            onClick={() => setAction("request")}
+          >
+            Request nodes
+          </Button>
+          <Button small look="quiet" barrier={barrier} onClick={() => setAction("delete")}>
+            Delete
+          </Button>
+        </span>
       </header>
       {why && (
         <p className="source-why">
@@ -97,7 +110,7 @@ function SourceCard({ source, mayWrite }: { source: Source; mayWrite: boolean })
           value={hours(source.node_hours_this_month) + (quota == null ? "" : ` / ${hours(quota)}`)}
         />
       </dl>
-      <Requests source={name} mayWrite={mayWrite} />
+      <Requests source={name} barrier={barrier} />
       {action && <SourceDialog source={source} action={action} onClose={() => setAction(null)} />}
     </section>
   );

@@ -32,15 +32,13 @@ test("an open request that the engine no longer lists is unknown", () => {
   expect(isUnknown({ ...request, engine_state: "running" })).toBe(false);
 });
 
-test("the actions on a request depend on its state and on the user", () => {
+test("the actions on a request depend on its state", () => {
   const request = { state: "pending", ref: "4711", engine_state: "pending" } as NodeRequest;
-  expect(verbsOf(request, true)).toEqual(["explain", "cancel"]);
-  expect(verbsOf(request, false)).toEqual(["explain"]);
+  expect(verbsOf(request)).toEqual(["explain", "cancel"]);
   const forgotten = { ...request, state: "running", engine_state: "unknown" } as NodeRequest;
-  expect(verbsOf(forgotten, true)).toEqual(["cancel", "end"]);
-  expect(verbsOf(forgotten, false)).toEqual([]);
-  expect(verbsOf({ ...forgotten, state: "leaving" }, true)).toEqual(["end"]);
-  expect(verbsOf({ ...request, state: "ended" }, true)).toEqual([]);
+  expect(verbsOf(forgotten)).toEqual(["cancel", "end"]);
+  expect(verbsOf({ ...forgotten, state: "leaving" })).toEqual(["end"]);
+  expect(verbsOf({ ...request, state: "ended" })).toEqual([]);
 });
 
 test("the time of a request depends on its state", () => {

@@ -41,13 +41,13 @@ export function toneOf(request: NodeRequest): Tone {
 export type Verb = "explain" | "cancel" | "end";
 
 /** Return the actions on an open request; only one that the engine does not list can be ended here. */
-export function verbsOf(request: NodeRequest, mayWrite: boolean): Verb[] {
+export function verbsOf(request: NodeRequest): Verb[] {
   if (request.state === "ended") return [];
   const isWaiting = request.state === "pending" || request.state === "wanted";
   return [
     ...(isWaiting ? (["explain"] as const) : []),
-    ...(mayWrite && request.state !== "leaving" ? (["cancel"] as const) : []),
-    ...(mayWrite && isUnknown(request) ? (["end"] as const) : []),
+    ...(request.state !== "leaving" ? (["cancel"] as const) : []),
+    ...(isUnknown(request) ? (["end"] as const) : []),
   ];
 }
 

@@ -1,5 +1,6 @@
 // The spec as submitted, and the values that replace its own.
 import type { Job } from "@/shared/api/types";
+import { useBarriers } from "@/shared/api/useMay";
 import { type JsonObject, sparseSpec } from "@/shared/format/document";
 import { command } from "@/shared/format/shell";
 import { OF_THE_TRAINER, valueText } from "@/shared/format/spec";
@@ -16,6 +17,7 @@ import "./spec.css";
 export function SpecView({ job }: { job: Job }) {
   const reference = useReference(job);
   const { hasAllFields: isAll, change } = useView();
+  const barriers = useBarriers();
   // The API returns the spec as JSON; its type here is that of the form.
   const whole = job.spec as unknown as JsonObject;
   const text = sparseToml(sparseSpec(whole, job.set_fields));
@@ -29,7 +31,7 @@ export function SpecView({ job }: { job: Job }) {
         </Button>
         <CopyButton text={text} label="Copy as TOML" />
         {job.imported_from === null && (
-          <ButtonLink small to={submitPath({ from: job.id })}>
+          <ButtonLink small barrier={barriers("jobs:write")} to={submitPath({ from: job.id })}>
             New job like this
           </ButtonLink>
         )}

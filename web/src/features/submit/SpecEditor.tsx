@@ -3,6 +3,7 @@
 import { useCallback, useMemo, useState } from "react";
 import { ApiError } from "@/shared/api/errors";
 import type { RankedLayout } from "@/shared/api/types";
+import { useBarriers } from "@/shared/api/useMay";
 import { isObject, type JsonObject } from "@/shared/format/document";
 import { Button } from "@/shared/ui/Button";
 import { InlineError } from "@/shared/ui/Notice";
@@ -19,7 +20,7 @@ import { PlanPanel } from "./plan/PlanPanel";
 import { usePlan } from "./plan/usePlan";
 import { placeProblems } from "./problems";
 import { type FormSection, sectionsFor, shownNames } from "./schema";
-import { withLayout } from "./spec";
+import { projectOf, withLayout } from "./spec";
 import { useSubmit } from "./useSubmit";
 
 const VIEWS: readonly Tab<ValuesOf<typeof SUBMIT>["view"]>[] = [
@@ -83,8 +84,9 @@ export function SpecEditor(props: SpecEditorProps) {
   const [isMisfitAsked, setIsMisfitAsked] = useState(false);
   const isMisfit = !plan.isOld && plan.plan?.kind === "trainer" && plan.plan.fits === false;
   const send = () => (isMisfit ? setIsMisfitAsked(true) : submit.mutate());
+  const barrier = useBarriers()("jobs:write", projectOf(spec));
   const button = (
-    <Button look="primary" busy={submit.isPending} onClick={send}>
+    <Button look="primary" barrier={barrier} busy={submit.isPending} onClick={send}>
       Submit job
     </Button>
   );

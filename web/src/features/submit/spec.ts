@@ -1,5 +1,6 @@
 // Edits of the draft.
-import type { RankedLayout } from "@/shared/api/types";
+import { includes } from "@/shared/api/barriers";
+import type { Project, RankedLayout } from "@/shared/api/types";
 import {
   ancestors,
   isObject,
@@ -15,6 +16,20 @@ export function withField(spec: JsonObject, field: FormField, value: Json): Json
   const changed = withValue(spec, field.pointer, isLeftOut ? undefined : value);
   // A program without any field stays a program.
   return isObject(spec.program) && !changed.program ? { ...changed, program: {} } : changed;
+}
+
+/** Project of a spec that names none. */
+export const DEFAULT_PROJECT = "default";
+
+/** Return the project of a new job: the default one, or the first one in which the caller may submit. */
+export function homeProject(projects: readonly Project[]): string {
+  const own = projects.filter(({ role }) => includes(role, "member")).map(({ name }) => name);
+  return own.includes(DEFAULT_PROJECT) ? DEFAULT_PROJECT : (own[0] ?? DEFAULT_PROJECT);
+}
+
+/** Return the name of a spec's project. */
+export function projectOf({ project }: JsonObject): string {
+  return typeof project === "string" && project !== "" ? project : DEFAULT_PROJECT;
 }
 
 /** Return the document with its names in the order of the form; unknown names come last. */

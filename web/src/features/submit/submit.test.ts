@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import type { RankedLayout } from "@/shared/api/types";
+import type { Project, RankedLayout } from "@/shared/api/types";
 import { type JsonObject, sparseSpec, valueAt, withValue } from "@/shared/format/document";
 // The server's schema: a generated file; a test checks that it is current.
 import document from "../../../../tests/library/spec/job.schema.json";
@@ -7,7 +7,7 @@ import { submitCommand } from "./commandLine";
 import { COMMON, isCommon } from "./form/common";
 import { placeProblems, problemsIn } from "./problems";
 import { type FormField, formOf } from "./schema";
-import { numberTyped, withField, withLayout } from "./spec";
+import { homeProject, numberTyped, projectOf, withField, withLayout } from "./spec";
 
 const sections = formOf(document);
 const fields = sections.flatMap((section) => section.fields);
@@ -30,6 +30,23 @@ describe("a ranked layout", () => {
       parallelism: { dp_replicate: 2, cp_method: "ulysses" },
       training: { micro_batch_size: 1 },
     });
+  });
+});
+
+describe("the project", () => {
+  const of = (name: string, role: Project["role"]) => ({ name, role }) as Project;
+
+  it("of a new job is the default one, or one in which the person may submit", () => {
+    const vision = [of("speech", "viewer"), of("vision", "member")];
+    expect(homeProject([of("default", "member"), ...vision])).toBe("default");
+    expect(homeProject([of("default", "viewer"), ...vision])).toBe("vision");
+    expect(homeProject([of("speech", "viewer")])).toBe("default");
+  });
+
+  it("of a spec without one is the default one", () => {
+    expect(projectOf({ project: "vision" })).toBe("vision");
+    expect(projectOf({})).toBe("default");
+    expect(projectOf({ project: null })).toBe("default");
   });
 });
 

@@ -7,7 +7,7 @@ import { ActionDialog } from "@/shared/ui/Dialog";
 import { useUsersChanged } from "./useUsersChanged";
 
 export function StateDialog({ user, onClose }: { user: User; onClose: () => void }) {
-  const { id, name, has_password } = user;
+  const { id, name, kind, has_password } = user;
   const isActive = user.state === "active";
   const verb = isActive ? "Disable" : "Enable";
   const changed = useUsersChanged();
@@ -33,7 +33,13 @@ export function StateDialog({ user, onClose }: { user: User; onClose: () => void
       command={command("users", verb.toLowerCase(), name)}
       onClose={onClose}
     >
-      {isActive ? (
+      {kind === "service" ? (
+        <p>
+          {isActive
+            ? `All tokens of ${name} end for good, and its commands end. Its jobs continue.`
+            : `A maintainer can make new tokens of ${name}. Former tokens stay ended.`}
+        </p>
+      ) : isActive ? (
         <>
           <p>{name} can no longer log in, and these end now:</p>
           <ul className="user-ends">

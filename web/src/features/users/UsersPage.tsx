@@ -88,7 +88,7 @@ interface UserRowProps {
 }
 
 function UserRow({ user, onOpen }: UserRowProps) {
-  const { name, email, role } = user;
+  const { name, email, kind, role } = user;
   const { words, tone, note } = stateOf(user, useNow());
   return (
     <tr>
@@ -102,7 +102,7 @@ function UserRow({ user, onOpen }: UserRowProps) {
           </div>
         )}
       </td>
-      <td className="user-role">{role}</td>
+      <td className="user-role">{kind === "person" && role}</td>
       <td className="user-state">
         <Badge tone={tone}>{words}</Badge>
         {note && <div className="small muted">{note}</div>}
@@ -121,12 +121,14 @@ function UserRow({ user, onOpen }: UserRowProps) {
 }
 
 function Verbs({ user, onOpen }: UserRowProps) {
-  const { name, state, has_password } = user;
+  const { name, kind, state, has_password } = user;
+  // A service account has no password, and no role in the cluster.
+  const isPerson = kind === "person";
   const isSelf = useSession()?.user?.id === user.id;
   const isActive = state === "active";
   return (
     <>
-      {isActive && (
+      {isPerson && isActive && (
         <Button
           small
           aria-label={has_password ? `Reset password of ${name}` : `New link for ${name}`}
@@ -135,9 +137,11 @@ function Verbs({ user, onOpen }: UserRowProps) {
           {has_password ? "Reset password" : "New link"}
         </Button>
       )}
-      <Button small aria-label={`Change ${name}`} onClick={() => onOpen("change")}>
-        Change
-      </Button>
+      {isPerson && (
+        <Button small aria-label={`Change ${name}`} onClick={() => onOpen("change")}>
+          Change
+        </Button>
+      )}
       {!isSelf && (
         <Button
           small

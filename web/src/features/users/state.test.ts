@@ -8,6 +8,8 @@ const ada: User = {
   id: "01jd",
   name: "ada",
   email: null,
+  kind: "person",
+  project: null,
   role: "user",
   state: "active",
   is_built_in: false,
@@ -30,6 +32,7 @@ describe("the state of a user", () => {
       "the invitation has ended",
     ],
     [{ state: "disabled", has_password: false }, "disabled", null],
+    [{ kind: "service", project: "vision", has_password: false }, "service account", "of vision"],
     [{ is_built_in: true, has_password: false }, "built in", "has the admin token"],
   ])("%j is %s", (fields, words, note) => {
     expect(stateOf({ ...ada, ...fields }, NOW)).toMatchObject({ words, note });

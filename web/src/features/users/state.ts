@@ -6,9 +6,9 @@ import type { Tone } from "@/shared/ui/Badge";
 
 /** The roles, from the least to the most permissions, with what each adds. */
 export const ROLES: Record<ClusterRole, string> = {
-  user: "Submits and runs jobs in every project.",
+  user: "Sees nodes and sources, and the projects in which the user has a role.",
   operator: "As a user; also drains nodes, and changes weight and quotas of projects.",
-  admin: "As an operator; also manages users, tokens, projects and sources, and deletes jobs.",
+  admin: "As an operator; also manages users, tokens and sources, and maintains every project.",
 };
 
 export interface ShownState {
@@ -21,6 +21,9 @@ export interface ShownState {
 /** Return the state of a user; `now` is a moment in milliseconds. */
 export function stateOf(user: User, now: number): ShownState {
   if (user.state === "disabled") return { words: "disabled", tone: "neutral", note: null };
+  if (user.kind === "service") {
+    return { words: "service account", tone: "ok", note: user.project && `of ${user.project}` };
+  }
   if (user.is_built_in) return { words: "built in", tone: "neutral", note: "has the admin token" };
   const link = linkWords(user, now);
   if (user.has_password) {

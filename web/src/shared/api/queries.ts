@@ -175,6 +175,25 @@ export const projectsQuery = queryOptions({
     allPages((query) => ask(api.GET("/api/v1/projects", { params: { query }, signal }))),
 });
 
+export const projectQuery = (name: string) =>
+  queryOptions({
+    queryKey: [...keys.projects, name] as const,
+    queryFn: ({ signal }) =>
+      ask(api.GET("/api/v1/projects/{name}", { params: { path: { name } }, signal })),
+  });
+
+/** The members of a project, its service accounts included. */
+export const membersQuery = (name: string) =>
+  queryOptions({
+    queryKey: [...keys.projects, name, "members"] as const,
+    queryFn: ({ signal }) =>
+      allPages((query) =>
+        ask(
+          api.GET("/api/v1/projects/{name}/members", { params: { path: { name }, query }, signal }),
+        ),
+      ),
+  });
+
 /** The curves of a node over the last hours; `names` is a comma-separated list of series. */
 export const nodeMetricsQuery = (name: string, hours: number, names: string) =>
   queryOptions({

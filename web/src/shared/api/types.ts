@@ -11,6 +11,10 @@ export type CheckpointView = Schemas["CheckpointView"];
 export type SavedFile = Schemas["SavedFile"];
 export type Operation = Schemas["OperationView"];
 export type ClusterRole = Schemas["ClusterRole"];
+export type ProjectRole = Schemas["ProjectRole"];
+/** A role in a project or in the cluster. */
+export type Role = ProjectRole | ClusterRole;
+export type Member = Schemas["MemberView"];
 export type ClusterGoodput = Schemas["ClusterGoodputView"];
 export type IntervalOutcome = Schemas["IntervalOutcome"];
 export type AdviceFinding = Schemas["AdviceFinding"];

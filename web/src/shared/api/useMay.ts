@@ -1,6 +1,7 @@
 // Who the caller of the dashboard is, and what the caller may do.
 import { useQuery } from "@tanstack/react-query";
-import { sessionQuery } from "./queries";
+import { barrierOf, isAdmin, roleIn } from "./barriers";
+import { projectsQuery, sessionQuery } from "./queries";
 import type { Permission, Session } from "./types";
 
 /** Name of the user of the admin token. Each of the user's tokens may stand for another person. */
@@ -29,4 +30,21 @@ export function useIsShared(): boolean {
 /** Return whether the session has a permission; false until the session is known. */
 export function useMay(permission: Permission): boolean {
   return useSession()?.permissions.includes(permission) ?? false;
+}
+
+/** Why the caller lacks a permission, in a project or in the cluster; null if nothing is known against it. */
+export type Barriers = (permission: Permission, project?: string | null) => string | null;
+
+/** Return the barriers of the caller; the roles in projects are read once for all components. */
+export function useBarriers(): Barriers {
+  const session = useSession();
+  // An admin is a maintainer of every project, so a server of one person needs no request for roles.
+  const readsRoles = !isAdmin(session) && session?.permissions.includes("projects:read");
+  const { data: projects } = useQuery({ ...projectsQuery, enabled: readsRoles === true });
+  return (permission, name) =>
+    barrierOf(
+      session,
+      permission,
+      name == null ? undefined : { name, role: roleIn(session, projects, name) },
+    );
 }

@@ -17,15 +17,18 @@ interface PriorityProps {
   job: Prioritized;
   /** Text of the button. */
   words: string;
+  /** Why the caller may not change it. */
+  barrier: string | null;
 }
 
-export function PriorityButton({ job, words }: PriorityProps) {
+export function PriorityButton({ job, words, barrier }: PriorityProps) {
   const [isOpen, setIsOpen] = useState(false);
   return (
     <>
       <Button
         small
         look="quiet"
+        barrier={barrier}
         aria-haspopup="dialog"
         title={`Change the priority of ${job.name}`}
         onClick={() => setIsOpen(true)}

@@ -143,11 +143,42 @@ describe("the feed", () => {
     expect(client.getQueryState(keys.projects)?.isInvalidated).toBe(true);
   });
 
-  it("reads everything except session and schema again after a reset", () => {
+  it("reads roles again when members change", async () => {
+    client.setQueryData(keys.projects, []);
     client.setQueryData(keys.session, null);
+    feed.event(event("members_changed", null, { project: "vision", user: "ada" }));
+    await flush();
+    expect(client.getQueryState(keys.projects)?.isInvalidated).toBe(true);
+    expect(client.getQueryState(keys.session)?.isInvalidated).toBe(true);
+  });
+
+  it("reads tokens of service accounts again when one is made or revoked", async () => {
+    const key = [...keys.projects, "vision", "tokens", "nightly@vision"];
+    client.setQueryData(key, []);
+    client.setQueryData(keys.session, null);
+    feed.event(event("service_token_changed", null, { project: "vision" }));
+    await flush();
+    expect(client.getQueryState(key)?.isInvalidated).toBe(true);
+    expect(client.getQueryState(keys.session)?.isInvalidated).toBe(false);
+  });
+
+  it("shows a new owner, and reads a job again that may now be one's own", async () => {
+    feed.event(event("owner_changed", "a", { before: "bob", owner: "ada" }));
+    feed.event(event("owner_changed", "c", { before: "bob", owner: "ada" }));
+    await vi.advanceTimersByTimeAsync(BATCH_MILLISECONDS - 1);
+    expect(rows().map((job) => job.owner)).toEqual([undefined, undefined]);
+    await vi.advanceTimersByTimeAsync(1);
+    expect(fetched.mock.calls).toEqual([["a"], ["c"]]);
+    expect(rows().map((job) => job.id)).toEqual(["c", "b", "a"]);
+  });
+
+  it("reads everything except the schema again after a reset", () => {
+    client.setQueryData(keys.session, null);
+    client.setQueryData(keys.schema, null);
     client.setQueryData(keys.jobView("a"), {});
     feed.reset();
-    expect(client.getQueryState(keys.session)?.isInvalidated).toBe(false);
+    expect(client.getQueryState(keys.session)?.isInvalidated).toBe(true);
+    expect(client.getQueryState(keys.schema)?.isInvalidated).toBe(false);
     expect(client.getQueryState(keys.jobView("a"))?.isInvalidated).toBe(true);
   });
 });

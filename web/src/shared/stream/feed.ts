@@ -30,6 +30,12 @@ const COMPLETE = new Set<ItemKind>([
 ]);
 /** Kinds that change whether slots of nodes are held or free. */
 const CHANGES_NODES = new Set<ItemKind>(["placed", "attempt_ended"]);
+/** Kinds that change projects, their members, or the tokens of their service accounts. */
+const CHANGES_PROJECTS = new Set<ItemKind>([
+  "project_changed",
+  "members_changed",
+  "service_token_changed",
+]);
 
 /** Frequent notices that change one part of a job. */
 const ONE_PART: Partial<Record<ItemKind, string>> = { rank_times: "ranks" };
@@ -58,7 +64,7 @@ export class Feed implements StreamListener {
   reset = (): void => {
     this.events = [];
     void this.client.invalidateQueries({
-      predicate: ({ queryKey: [first] }) => first !== keys.session[0] && first !== keys.schema[0],
+      predicate: ({ queryKey: [first] }) => first !== keys.schema[0],
     });
   };
 
@@ -128,8 +134,11 @@ export class Feed implements StreamListener {
       this.refresher.refresh(keys.nodes);
     }
     // Use of projects changes with each job: only the page of projects needs it, and polls for it.
-    if (events.some(({ kind }) => kind === "project_changed")) {
+    if (events.some(({ kind }) => CHANGES_PROJECTS.has(kind))) {
       this.refresher.refresh(keys.projects);
+    }
+    if (events.some(({ kind }) => kind === "members_changed")) {
+      this.refresher.refresh(keys.session);
     }
   }
 

@@ -13,6 +13,8 @@ function patchOf(job: JobSummary, event: StreamItem): Partial<JobSummary> | null
       return { reason: event.data.reason };
     case "priority_changed":
       return { priority: event.data.priority };
+    case "owner_changed":
+      return { owner: event.data.owner };
     case "placed":
       return {
         state: "starting",
@@ -35,8 +37,9 @@ function patchOf(job: JobSummary, event: StreamItem): Partial<JobSummary> | null
   }
 }
 
-/** Events that change fields of a row without containing them, such as the world size. */
+/** Events after which a job is read again: it may enter a table, or fields change that they lack. */
 const STALE = new Set<ItemKind>([
+  "owner_changed",
   "submitted",
   "imported",
   "queued",

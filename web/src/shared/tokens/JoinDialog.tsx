@@ -3,7 +3,7 @@ import { useMutation, useQueryClient } from "@tanstack/react-query";
 import { type FormEvent, type ReactNode, useId, useState } from "react";
 import { api, ask } from "@/shared/api/client";
 import { keys } from "@/shared/api/queries";
-import { useMay } from "@/shared/api/useMay";
+import { useBarriers } from "@/shared/api/useMay";
 import { Button } from "@/shared/ui/Button";
 import { Dialog } from "@/shared/ui/Dialog";
 import { InlineError } from "@/shared/ui/Notice";
@@ -15,14 +15,14 @@ interface JoinButtonProps {
   children: (onClose: () => void) => ReactNode;
 }
 
-/** The button is absent for those who may not create tokens. */
 export function JoinButton({ label, children }: JoinButtonProps) {
-  const mayCreate = useMay("tokens:admin");
+  const barrier = useBarriers()("tokens:admin");
   const [isOpen, setIsOpen] = useState(false);
-  if (!mayCreate) return null;
   return (
     <>
-      <Button onClick={() => setIsOpen(true)}>{label}</Button>
+      <Button barrier={barrier} onClick={() => setIsOpen(true)}>
+        {label}
+      </Button>
       {isOpen && children(() => setIsOpen(false))}
     </>
   );

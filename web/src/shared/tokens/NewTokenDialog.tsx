@@ -1,4 +1,4 @@
-// Creates a token, and shows its secret once, with the command that uses it.
+// Creates a token of the caller or of a service account, and shows its secret once, with its use.
 
 import { useMutation, useQueryClient } from "@tanstack/react-query";
 import { type FormEvent, useState } from "react";
@@ -9,10 +9,12 @@ import type { Permission, Session, Token, TokenRequest } from "@/shared/api/type
 import { useSession } from "@/shared/api/useMay";
 import { joinCommand, quoted } from "@/shared/format/shell";
 import { Button } from "@/shared/ui/Button";
+import { CommandLine } from "@/shared/ui/CommandLine";
 import { Dialog } from "@/shared/ui/Dialog";
 import { Field } from "@/shared/ui/Field";
 import { InlineError } from "@/shared/ui/Notice";
 import { loginPath } from "@/shared/url/pages";
+import { type Account, heldBy, postAccountToken, tokenCommand } from "./account";
 import { Scopes } from "./Scopes";
 import { SecretDialog } from "./SecretDialog";
 import "./tokens.css";
@@ -48,9 +50,17 @@ function kindsFor(session: Session | null | undefined): Kind[] {
   return session.kind === "admin" ? ["api", "join", "login"] : ["api", "join"];
 }
 
-export function NewTokenDialog({ onClose }: { onClose: () => void }) {
+interface NewTokenDialogProps {
+  /** The service account of the token; absent for the caller. */
+  account?: Account;
+  onClose: () => void;
+}
+
+export function NewTokenDialog({ account, onClose }: NewTokenDialogProps) {
   const session = useSession();
-  const kinds = kindsFor(session);
+  const kinds = account ? (["api"] as const) : kindsFor(session);
+  const permissions = session?.permissions ?? [];
+  const held = account ? heldBy(account.role, permissions) : permissions;
   const [name, setName] = useState("");
   const [kind, setKind] = useState<Kind>("api");
   const [seconds, setSeconds] = useState(LIFETIMES.api[0]?.[1] ?? 0);
@@ -58,10 +68,11 @@ export function NewTokenDialog({ onClose }: { onClose: () => void }) {
   const client = useQueryClient();
   const make = useMutation({
     mutationFn: () => {
+      if (account) return postAccountToken(account, { name, scopes, expires_in_seconds: seconds });
       const body = { name, kind, expires_in_seconds: seconds };
       return ask(api.POST("/api/v1/tokens", { body: kind === "api" ? { ...body, scopes } : body }));
     },
-    onSuccess: () => client.invalidateQueries({ queryKey: keys.tokens }),
+    onSuccess: () => client.invalidateQueries({ queryKey: account ? keys.projects : keys.tokens }),
   });
   const submit = (event: FormEvent) => {
     event.preventDefault();
@@ -71,7 +82,7 @@ export function NewTokenDialog({ onClose }: { onClose: () => void }) {
   const [nameError, scopesError] = [errorAt(make.error, "/name"), errorAt(make.error, "/scopes")];
   return (
     <Dialog
-      title="New token"
+      title={account ? `New token of ${account.name}` : "New token"}
       onClose={onClose}
       footer={
         <>
@@ -89,7 +100,7 @@ export function NewTokenDialog({ onClose }: { onClose: () => void }) {
             className="input"
             required
             maxLength={80}
-            placeholder="ada-laptop"
+            placeholder={account ? "ci" : "ada-laptop"}
             value={name}
             aria-describedby="token-name-said"
             onChange={(event) => setName(event.target.value)}
@@ -116,7 +127,8 @@ export function NewTokenDialog({ onClose }: { onClose: () => void }) {
         )}
         {kind === "api" && (
           <Scopes
-            held={session?.permissions ?? []}
+            held={held}
+            whose={account ? "the account" : "you"}
             scopes={scopes}
             error={scopesError}
             onChange={setScopes}
@@ -138,6 +150,7 @@ export function NewTokenDialog({ onClose }: { onClose: () => void }) {
         </Field>
       </form>
       {make.isError && !nameError && !scopesError && <InlineError error={make.error} />}
+      {account && <CommandLine command={tokenCommand(account, name, scopes, seconds)} />}
     </Dialog>
   );
 }

@@ -5,6 +5,7 @@ import { keys } from "@/shared/api/queries";
 import type { Token } from "@/shared/api/types";
 import { curl } from "@/shared/format/shell";
 import { ActionDialog } from "@/shared/ui/Dialog";
+import { type Account, deleteAccountToken, revokeCommand } from "./account";
 
 const ENDS: Record<Token["kind"], string> = {
   admin: "",
@@ -16,13 +17,24 @@ const ENDS: Record<Token["kind"], string> = {
     "The source’s provisioner is refused from now on. Its nodes keep running; it gets no new requests.",
 };
 
-export function RevokeDialog({ token, onClose }: { token: Token; onClose: () => void }) {
+interface RevokeDialogProps {
+  token: Token;
+  /** The service account of the token. */
+  account: Account | null;
+  onClose: () => void;
+}
+
+export function RevokeDialog({ token, account, onClose }: RevokeDialogProps) {
   const client = useQueryClient();
   const revoke = useMutation({
-    mutationFn: () =>
-      ask(api.DELETE("/api/v1/tokens/{token_id}", { params: { path: { token_id: token.id } } })),
+    mutationFn: (): Promise<unknown> =>
+      account
+        ? deleteAccountToken(account, token.id)
+        : ask(
+            api.DELETE("/api/v1/tokens/{token_id}", { params: { path: { token_id: token.id } } }),
+          ),
     onSuccess: () => {
-      void client.invalidateQueries({ queryKey: keys.tokens });
+      void client.invalidateQueries({ queryKey: account ? keys.projects : keys.tokens });
       onClose();
     },
   });
@@ -32,7 +44,7 @@ export function RevokeDialog({ token, onClose }: { token: Token; onClose: () => 
       label="Revoke"
       look="danger"
       action={revoke}
-      command={curl("DELETE", `/tokens/${token.id}`)}
+      command={account ? revokeCommand(account, token.name) : curl("DELETE", `/tokens/${token.id}`)}
       onClose={onClose}
     >
       <p>{ENDS[token.kind]}</p>

@@ -8,15 +8,16 @@ const NAMES = Object.keys(PERMISSIONS) as Permission[];
 const ONLY_AS_SCOPES: readonly Permission[] = ["sources:write", "tokens:admin", "users:admin"];
 
 interface ScopesProps {
-  /** The caller's permissions: a token has no others. */
+  /** Permissions of the token's user, as far as the caller has them: a token has no others. */
   held: readonly Permission[];
+  whose: "you" | "the account";
   /** Null: every permission of an API token. */
   scopes: readonly Permission[] | null;
   error?: string | undefined;
   onChange: (scopes: Permission[] | null) => void;
 }
 
-export function Scopes({ held, scopes, error, onChange }: ScopesProps) {
+export function Scopes({ held, whose, scopes, error, onChange }: ScopesProps) {
   const names = NAMES.filter((each) => held.includes(each));
   const toggle = (name: Permission) =>
     onChange(NAMES.filter((each) => scopes?.includes(each) !== (each === name)));
@@ -25,7 +26,7 @@ export function Scopes({ held, scopes, error, onChange }: ScopesProps) {
       <Field
         htmlFor="token-scopes"
         label="Permissions"
-        help={scopes === null && allWords(held)}
+        help={scopes === null && allWords(held, whose)}
         error={error}
       >
         <select
@@ -60,9 +61,9 @@ export function Scopes({ held, scopes, error, onChange }: ScopesProps) {
   );
 }
 
-function allWords(held: readonly Permission[]): string {
+function allWords(held: readonly Permission[], whose: ScopesProps["whose"]): string {
   const without = ONLY_AS_SCOPES.filter((each) => held.includes(each));
   return without.length === 0
-    ? "Everything that you may do."
-    : `Everything that you may do, except ${without.join(", ")}.`;
+    ? `Everything that ${whose} may do.`
+    : `Everything that ${whose} may do, except ${without.join(", ")}.`;
 }

@@ -6,6 +6,7 @@ import { Badge, type Tone } from "@/shared/ui/Badge";
 import { Button } from "@/shared/ui/Button";
 import { RelativeTime } from "@/shared/ui/RelativeTime";
 import { type Column, Table } from "@/shared/ui/table/Table";
+import type { Account } from "./account";
 import { RevokeDialog } from "./RevokeDialog";
 import { until } from "./until";
 import "./tokens.css";
@@ -34,9 +35,11 @@ interface TokenTableProps {
   tokens: readonly Token[];
   /** Whether the tokens belong to several users. */
   hasUsers?: boolean;
+  /** The service account of all tokens. */
+  account?: Account | null;
 }
 
-export function TokenTable({ tokens, hasUsers = false }: TokenTableProps) {
+export function TokenTable({ tokens, hasUsers = false, account = null }: TokenTableProps) {
   const [revoked, setRevoked] = useState<Token | null>(null);
   return (
     <>
@@ -49,7 +52,9 @@ export function TokenTable({ tokens, hasUsers = false }: TokenTableProps) {
           <TokenRow key={token.id} token={token} hasUser={hasUsers} onRevoke={setRevoked} />
         ))}
       </Table>
-      {revoked && <RevokeDialog token={revoked} onClose={() => setRevoked(null)} />}
+      {revoked && (
+        <RevokeDialog token={revoked} account={account} onClose={() => setRevoked(null)} />
+      )}
     </>
   );
 }

@@ -14,14 +14,19 @@ interface Look {
 interface ButtonProps extends Omit<ComponentProps<"button">, "ref">, Look {
   /** A request is in flight: the button is disabled and keeps its width. */
   busy?: boolean;
+  barrier?: Barrier;
 }
+
+/** Why the caller may not: the control is disabled, but can be focused, and has the reason as its title. */
+type Barrier = string | null | undefined;
 
 /** Make the next Tab go to the first control of the page, below the navigation. */
 export function focusPage(): void {
   document.getElementById("main")?.focus({ preventScroll: true });
 }
 
-export function Button({ look = "plain", small, busy, className, disabled, ...rest }: ButtonProps) {
+export function Button(props: ButtonProps) {
+  const { look = "plain", small, busy, barrier, className, disabled, ...rest } = props;
   const button = useRef<HTMLButtonElement>(null);
   // A focused button that is removed, such as that of a verb, passes the focus to the start of the page.
   useLayoutEffect(() => {
@@ -35,6 +40,7 @@ export function Button({ look = "plain", small, busy, className, disabled, ...re
       ref={button}
       type="button"
       {...rest}
+      {...(barrier && barred(barrier))}
       className={cx("button", `button-${look}`, small && "button-small", className)}
       disabled={disabled || busy}
       aria-busy={busy || undefined}
@@ -42,7 +48,21 @@ export function Button({ look = "plain", small, busy, className, disabled, ...re
   );
 }
 
-export function ButtonLink({ look = "plain", small, className, ...rest }: LinkProps & Look) {
+function barred(barrier: string): ComponentProps<"button"> {
+  return { type: "button", onClick: undefined, "aria-disabled": true, title: barrier };
+}
+
+type ButtonLinkProps = LinkProps & Look & { barrier?: Barrier };
+
+export function ButtonLink(props: ButtonLinkProps) {
+  const { look = "plain", small, barrier, className, ...rest } = props;
+  if (barrier) {
+    return (
+      <Button look={look} small={small} barrier={barrier} className={className}>
+        {rest.children}
+      </Button>
+    );
+  }
   return (
     <Link
       {...rest}

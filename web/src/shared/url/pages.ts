@@ -24,7 +24,8 @@ export const LOGIN = { code: text("code"), next: text("next") };
 
 const TAG = /^[A-Za-z0-9][A-Za-z0-9._:/-]*$/;
 const MAX_TAGS = 8;
-const USER = /^[a-z0-9][a-z0-9._-]{0,63}$/;
+/** A person, or a service account with its project. */
+const USER = /^[a-z0-9][a-z0-9._-]{0,63}(@[A-Za-z0-9][A-Za-z0-9._-]*)?$/;
 const PROJECT = /^[A-Za-z0-9][A-Za-z0-9._-]{0,79}$/;
 
 /** The filter of the jobs table; values that the server would refuse are omitted. */
@@ -214,8 +215,13 @@ export function comparePath(slots: Slots): string {
   return pathTo("/compare", COMPARE, { slots });
 }
 
-/** Return the path of the jobs of a project. */
+/** Return the path of a project's page. */
 export function projectPath(project: string): string {
+  return `/projects/${encodeURIComponent(project)}`;
+}
+
+/** Return the path of the jobs of a project. */
+export function projectJobsPath(project: string): string {
   return pathTo("/jobs", JOBS, { project });
 }
 

@@ -1,0 +1,78 @@
+// One project: its members with their roles, and its service accounts.
+import { useQuery } from "@tanstack/react-query";
+import { useParams } from "react-router";
+import { ApiError } from "@/shared/api/errors";
+import { membersQuery, projectQuery } from "@/shared/api/queries";
+import type { Project } from "@/shared/api/types";
+import { useSession } from "@/shared/api/useMay";
+import { plural } from "@/shared/format/numbers";
+import { ButtonLink } from "@/shared/ui/Button";
+import { Absent, ErrorState } from "@/shared/ui/Notice";
+import { SkeletonLines } from "@/shared/ui/Skeleton";
+import { projectJobsPath } from "@/shared/url/pages";
+import { Members } from "./members/Members";
+import { ownRoleWords } from "./members/roles";
+import { ServiceAccounts } from "./members/ServiceAccounts";
+import "./members/members.css";
+
+export function ProjectPage() {
+  const { project: name = "" } = useParams();
+  const project = useQuery(projectQuery(name));
+  // A project in which the caller has lost the role must not stay on the page.
+  const isGone = project.error instanceof ApiError && project.error.status === 404;
+  if (project.data && !isGone) return <LoadedProject key={name} project={project.data} />;
+  if (project.error) {
+    return (
+      <>
+        <ErrorState error={project.error} onRetry={() => void project.refetch()} />
+        <p className="project-elsewhere">
+          <ButtonLink to="/projects">All projects</ButtonLink>
+        </p>
+      </>
+    );
+  }
+  return <SkeletonLines lines={8} />;
+}
+
+function LoadedProject({ project }: { project: Project }) {
+  const { name, description } = project;
+  const members = useQuery(membersQuery(name));
+  const session = useSession();
+  return (
+    <>
+      <title>{`${name} · Trainyard`}</title>
+      <header className="page-header">
+        <h1>{name}</h1>
+        {project.role && (
+          <div className="page-actions row">
+            <ButtonLink to={projectJobsPath(name)}>Jobs</ButtonLink>
+          </div>
+        )}
+      </header>
+      <div className="stack project-parts">
+        <div>
+          {description && <p>{description}</p>}
+          <p className="muted">
+            {members.data && `${ownRoleWords(project, members.data, session)} · `}
+            {usageWords(project)}
+          </p>
+        </div>
+        {members.data ? (
+          <>
+            <Members project={project} members={members.data} />
+            <ServiceAccounts
+              project={name}
+              accounts={members.data.filter(({ kind }) => kind === "service")}
+            />
+          </>
+        ) : (
+          <Absent query={members} lines={6} />
+        )}
+      </div>
+    </>
+  );
+}
+
+function usageWords({ held_slots: held, waiting_jobs: waiting }: Project): string {
+  return `${plural(held, "slot")} held · ${plural(waiting, "job waits", "jobs wait")}`;
+}

@@ -1,0 +1,72 @@
+// Adds a member, or changes the role of one.
+import { useMutation } from "@tanstack/react-query";
+import { useState } from "react";
+import { UserField } from "@/shared/accounts/UserField";
+import { api, ask } from "@/shared/api/client";
+import { projectRoleValues } from "@/shared/api/schema";
+import type { Member, ProjectRole } from "@/shared/api/types";
+import { useSession } from "@/shared/api/useMay";
+import { ActionDialog } from "@/shared/ui/Dialog";
+import { RoleField } from "./RoleField";
+import { ACCOUNT_ROLES, setCommand } from "./roles";
+import { useMembersChanged } from "./useMembersChanged";
+
+interface MemberDialogProps {
+  project: string;
+  /** The member to change; null for a new one. */
+  member: Member | null;
+  members: readonly Member[];
+  onClose: () => void;
+}
+
+export function MemberDialog({ project, member, members, onClose }: MemberDialogProps) {
+  const [typed, setTyped] = useState("");
+  const [role, setRole] = useState<ProjectRole>(member?.role ?? "member");
+  const user = member?.user ?? typed.trim();
+  const isSelf = useSession()?.user?.name === user;
+  const changed = useMembersChanged();
+  const save = useMutation({
+    mutationFn: () =>
+      ask(
+        api.PUT("/api/v1/projects/{name}/members/{user}", {
+          params: { path: { name: project, user } },
+          body: { role },
+        }),
+      ),
+    onSuccess: () => {
+      changed();
+      onClose();
+    },
+  });
+  return (
+    <ActionDialog
+      title={member ? `Role of ${user}` : "Add a member"}
+      label={member ? "Save" : "Add"}
+      action={save}
+      disabled={user === "" || role === member?.role}
+      command={setCommand(project, user, role)}
+      onClose={onClose}
+    >
+      {member === null && (
+        <UserField
+          label="User"
+          help="Name of a user of this server. An admin invites new users."
+          value={typed}
+          without={members.map((each) => each.user)}
+          onChange={setTyped}
+        />
+      )}
+      <RoleField
+        roles={member?.kind === "service" ? ACCOUNT_ROLES : projectRoleValues}
+        value={role}
+        onChange={setRole}
+      />
+      {member && role !== member.role && (
+        <p className="small muted">
+          The new role is effective at once, also for sessions and tokens.
+          {isSelf && " Another maintainer or an admin can give you the former role again."}
+        </p>
+      )}
+    </ActionDialog>
+  );
+}

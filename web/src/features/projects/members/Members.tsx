@@ -1,0 +1,163 @@
+// The persons with a role in a project, and the role of everyone.
+import { useState } from "react";
+import type { Member, Project } from "@/shared/api/types";
+import { useBarriers, useSession } from "@/shared/api/useMay";
+import { command } from "@/shared/format/shell";
+import { Badge } from "@/shared/ui/Badge";
+import { Button } from "@/shared/ui/Button";
+import { CommandLine } from "@/shared/ui/CommandLine";
+import { RelativeTime } from "@/shared/ui/RelativeTime";
+import { type Column, Table } from "@/shared/ui/table/Table";
+import { EveryoneDialog } from "./EveryoneDialog";
+import { MemberDialog } from "./MemberDialog";
+import { RemoveDialog } from "./RemoveDialog";
+import { RoleBadge } from "./RoleBadge";
+
+export const COLUMNS: readonly Column[] = [
+  { name: "name", label: "Name" },
+  { name: "role", label: "Role", className: "member-role" },
+  { name: "since", label: "Since", number: true, className: "member-since" },
+  {
+    name: "action",
+    label: <span className="visually-hidden">Actions</span>,
+    className: "member-actions",
+  },
+];
+
+type Opened =
+  | { dialog: "add" }
+  | { dialog: "everyone" }
+  | { dialog: "change" | "remove"; member: Member };
+
+interface MembersProps {
+  project: Project;
+  /** Members, service accounts included. */
+  members: readonly Member[];
+}
+
+export function Members({ project, members }: MembersProps) {
+  const { name } = project;
+  const [opened, setOpened] = useState<Opened | null>(null);
+  const barrier = useBarriers()("members:write", name);
+  const session = useSession();
+  const persons = members.filter(({ kind }) => kind === "person");
+  return (
+    <section className="members-part" aria-labelledby="members">
+      <div className="members-head row">
+        <h2 id="members">Members</h2>
+        <Button barrier={barrier} onClick={() => setOpened({ dialog: "add" })}>
+          Add a member
+        </Button>
+      </div>
+      <Table label="Members" columns={COLUMNS} className="members">
+        <tr>
+          <td className="member-name">
+            Everyone
+            <div className="small muted">each active person of the server</div>
+          </td>
+          <td className="member-role">
+            <RoleBadge role={project.everyone} />
+          </td>
+          <td className="member-since" />
+          <td className="member-actions">
+            {!barrier && (
+              <Button
+                small
+                aria-label="Change the role of everyone"
+                onClick={() => setOpened({ dialog: "everyone" })}
+              >
+                Change
+              </Button>
+            )}
+          </td>
+        </tr>
+        {persons.map((member) => (
+          <MemberRow
+            key={member.user}
+            member={member}
+            isSelf={member.user === session?.user?.name}
+            mayWrite={!barrier}
+            onOpen={(dialog) => setOpened({ dialog, member })}
+          />
+        ))}
+      </Table>
+      <p className="small muted">
+        {barrier
+          ? "A maintainer of the project changes the members."
+          : "Admins of the server are maintainers of every project."}
+      </p>
+      <CommandLine command={command("members", "--project", name)} label="Lists the same members" />
+      {opened && (
+        <OpenedDialog
+          opened={opened}
+          project={project}
+          members={members}
+          onClose={() => setOpened(null)}
+        />
+      )}
+    </section>
+  );
+}
+
+interface OpenedProps extends MembersProps {
+  opened: Opened;
+  onClose: () => void;
+}
+
+function OpenedDialog({ opened, project, members, onClose }: OpenedProps) {
+  const change = { project: project.name, members, onClose };
+  switch (opened.dialog) {
+    case "add":
+      return <MemberDialog member={null} {...change} />;
+    case "change":
+      return <MemberDialog member={opened.member} {...change} />;
+    case "remove":
+      return <RemoveDialog project={project} user={opened.member.user} onClose={onClose} />;
+    case "everyone":
+      return <EveryoneDialog project={project} onClose={onClose} />;
+  }
+}
+
+interface MemberRowProps {
+  member: Member;
+  isSelf: boolean;
+  mayWrite: boolean;
+  onOpen: (dialog: "change" | "remove") => void;
+}
+
+function MemberRow({ member, isSelf, mayWrite, onOpen }: MemberRowProps) {
+  const { user, role, since } = member;
+  return (
+    <tr>
+      <td className="member-name">
+        {user} {isSelf && <Badge tone="accent">you</Badge>}
+      </td>
+      <td className="member-role">
+        <RoleBadge role={role} />
+      </td>
+      <td className="member-since number">
+        <RelativeTime at={since} isSentence />
+      </td>
+      <td className="member-actions">
+        {mayWrite && (
+          <>
+            <Button
+              small
+              aria-label={`Change the role of ${user}`}
+              onClick={() => onOpen("change")}
+            >
+              Change
+            </Button>
+            <Button
+              small
+              aria-label={isSelf ? "Leave the project" : `Remove ${user}`}
+              onClick={() => onOpen("remove")}
+            >
+              {isSelf ? "Leave" : "Remove"}
+            </Button>
+          </>
+        )}
+      </td>
+    </tr>
+  );
+}
