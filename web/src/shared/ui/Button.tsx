@@ -1,7 +1,9 @@
 // Buttons, and links that look like buttons.
 import { type ComponentProps, useLayoutEffect, useRef } from "react";
 import { Link, type LinkProps } from "react-router";
+import { barrierSentence } from "@/shared/api/barriers";
 import { cx } from "./cx";
+import { Popover } from "./Popover";
 import "./Button.css";
 
 export type ButtonLook = "plain" | "primary" | "danger" | "quiet";
@@ -17,7 +19,7 @@ interface ButtonProps extends Omit<ComponentProps<"button">, "ref">, Look {
   barrier?: Barrier;
 }
 
-/** Why the caller may not: the control is disabled, but can be focused, and has the reason as its title. */
+/** Why the caller may not: the control is disabled, but can be focused, and shows the reason. */
 type Barrier = string | null | undefined;
 
 /** Make the next Tab go to the first control of the page, below the navigation. */
@@ -35,21 +37,34 @@ export function Button(props: ButtonProps) {
       if (document.activeElement === shown) focusPage();
     };
   }, []);
+  const classes = cx("button", `button-${look}`, small && "button-small", className);
+  if (barrier) return <BarredButton {...rest} className={classes} barrier={barrier} />;
   return (
     <button
       ref={button}
       type="button"
       {...rest}
-      {...(barrier && barred(barrier))}
-      className={cx("button", `button-${look}`, small && "button-small", className)}
+      className={classes}
       disabled={disabled || busy}
       aria-busy={busy || undefined}
     />
   );
 }
 
-function barred(barrier: string): ComponentProps<"button"> {
-  return { type: "button", onClick: undefined, "aria-disabled": true, title: barrier };
+type BarredProps = Omit<ComponentProps<"button">, "ref"> & { barrier: string };
+
+/** The reason is the title, and a click or a tap shows it, because touch screens show no titles. */
+function BarredButton({ barrier, className, children, ...rest }: BarredProps) {
+  return (
+    <Popover
+      label="Reason"
+      button={children}
+      buttonClassName={className}
+      buttonProps={{ ...rest, onClick: undefined, "aria-disabled": true, title: barrier }}
+    >
+      <span className="button-reason">{barrierSentence(barrier)}</span>
+    </Popover>
+  );
 }
 
 type ButtonLinkProps = LinkProps & Look & { barrier?: Barrier };

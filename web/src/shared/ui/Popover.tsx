@@ -1,5 +1,5 @@
 // A small panel that a button opens, on the browser's own popover: Esc and a click outside close it.
-import { type ReactNode, type ToggleEvent, useId, useRef } from "react";
+import { type ComponentProps, type ReactNode, type ToggleEvent, useId, useRef } from "react";
 import { cx } from "./cx";
 import "./Popover.css";
 
@@ -10,6 +10,8 @@ interface PopoverProps {
   /** Content of the button. */
   button: ReactNode;
   buttonClassName?: string;
+  /** Further properties of the button. */
+  buttonProps?: Omit<ComponentProps<"button">, "ref">;
   /** Name of the panel. */
   label: string;
   /** Called when the panel opens, so that its content can be loaded then. */
@@ -17,7 +19,8 @@ interface PopoverProps {
   children: ReactNode;
 }
 
-export function Popover({ button, buttonClassName, label, onOpen, children }: PopoverProps) {
+export function Popover(props: PopoverProps) {
+  const { button, buttonClassName, buttonProps, label, onOpen, children } = props;
   const id = useId();
   const opener = useRef<HTMLButtonElement>(null);
   const place = (event: ToggleEvent<HTMLDivElement>) => {
@@ -29,6 +32,7 @@ export function Popover({ button, buttonClassName, label, onOpen, children }: Po
   return (
     <>
       <button
+        {...buttonProps}
         ref={opener}
         type="button"
         className={cx("popover-button", buttonClassName)}
