@@ -45,10 +45,10 @@ from tests.server.members import OURS, THEIRS, add_projects, add_user
 from tests.server.submit import submit
 from trainyard.protocol.past_runs.views import ImportedRun, ImportRequest
 from trainyard.protocol.rest.checkpoints import ForkRequest
-from trainyard.protocol.rest.members import ServiceAccountRequest
 from trainyard.protocol.rest.projects import ProjectRequest, ProjectRole, ProjectSettings
 from trainyard.protocol.rest.resume import ResumeRequest
 from trainyard.protocol.states import AttemptOutcome
+from trainyard.protocol.user_accounts.members import ServiceAccountRequest
 from trainyard.protocol.user_accounts.views import ClusterRole, UserChange, UserKind
 from trainyard.run.records import Request
 from trainyard.spec.job import JobSpec, parse_job_spec
