@@ -206,8 +206,8 @@ def _stragglers(connection: Connection) -> Metric:
     for one in live_stragglers(connection):
         labels = (one.node, str(one.slot), one.kind)
         most[labels] = max(one.share, most.get(labels, 0.0))
-    for labels, share in most.items():
-        gauge.add_metric(labels, share)
+    for slot, share in most.items():
+        gauge.add_metric(slot, share)
     return gauge
 
 
