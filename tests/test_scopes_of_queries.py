@@ -65,7 +65,7 @@ NO_ROWS_OF_JOBS = {
 
 NOT_HELD = {
     "server/api/auth/": "changes of tokens and sessions, which lock users in their own order",
-    "server/cluster/membership/service.py": "locks the changed users together with the actor",
+    "server/cluster/membership/": "locks the changed users together with the actor",
     "server/jobs/packs/store.py": "a read renews the pack's time; an upload is watched",
     "server/jobs/shells/service.py": "a read of output drops what has been read",
 }

@@ -17,6 +17,7 @@ from server.api.accounts.throttle import guess, of_address
 from server.api.auth.browser_sessions import (
     Browser,
     NewSession,
+    authenticate_session,
     close_session,
     end_own_session,
     list_sessions,
@@ -34,7 +35,7 @@ from server.api.auth.dependencies import (
 )
 from server.api.auth.endpoints import token_view
 from server.api.auth.permissions import known
-from server.api.auth.principals import Principal, authenticate_session
+from server.api.auth.principals import Principal
 from server.api.auth.tokens import TokenKind
 from server.api.http.dependencies import ServerContext
 from server.api.http.paging import PageRequest, page_by

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from sqlalchemy import ColumnElement, Connection, and_, insert, select, update
@@ -15,8 +15,10 @@ from server.api.auth.principals import (
     GivenSession,
     GivenToken,
     Principal,
+    is_unnoted,
     is_valid,
     lock_users,
+    sessions_of,
 )
 from server.api.auth.tokens import TokenKind, hash_token, make_secret
 from server.core.addresses import counted_as
@@ -124,6 +126,26 @@ def store_session(
 def printable(text: str) -> str:
     """Return a text with `?` for each character that cannot be shown."""
     return "".join(each if each.isprintable() else "?" for each in text)
+
+
+_SESSIONS = sessions_of(GivenSession.select())  # built once, because that takes longest
+
+
+def authenticate_session(context: Context, cookie: str) -> tuple[Principal, datetime]:
+    """Return the holder of a browser session, and the time at which the session expires.
+
+    Raises:
+        UnauthenticatedError: the session is unknown or expired, its token was revoked, or its user
+            is disabled.
+    """
+    now = context.now()
+    with context.database.read() as connection:
+        given = {"of_sessions": [hash_token(cookie)], "now": now}
+        row = GivenSession.one_or_none(connection, _SESSIONS, given)
+    if row is None:
+        raise UnauthenticatedError("the browser session is unknown or over; log in again")
+    unnoted = is_unnoted(row.last_used_at, now)
+    return replace(row.principal, unnoted_use=unnoted), row.expires_at
 
 
 def note_session_use(context: Context, session_id: str) -> None:

@@ -17,16 +17,10 @@ from fastapi import Depends, Request
 from fastapi import params as fastapi_params
 from starlette.concurrency import run_in_threadpool
 
-from server.api.auth.browser_sessions import note_session_use
+from server.api.auth.browser_sessions import authenticate_session, note_session_use
 from server.api.auth.lasting_requests import LastingRequests
 from server.api.auth.permissions import MEANINGS, WITHOUT_SCOPES, Roles, held
-from server.api.auth.principals import (
-    Principal,
-    authenticate_pilot,
-    authenticate_session,
-    find_holders,
-    note_uses,
-)
+from server.api.auth.principals import Principal, authenticate_pilot, find_holders, note_uses
 from server.api.auth.tokens import TokenKind, hash_token
 from server.api.http.dependencies import context_of
 from server.api.http.group_commit import served_together

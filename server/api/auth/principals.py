@@ -250,7 +250,6 @@ def sessions_of(query: Select[*tuple[Any, ...]]) -> Select[*tuple[Any, ...]]:
 
 # Built once, because that takes longer than running it.
 _HOLDERS = tokens_of(GivenToken.select())
-_SESSIONS = sessions_of(GivenSession.select())
 
 
 def find_holders(context: Context, given: Sequence[str]) -> list[Principal | UnauthenticatedError]:
@@ -265,10 +264,11 @@ def find_holders(context: Context, given: Sequence[str]) -> list[Principal | Una
 def _holder(row: GivenToken | None, now: datetime) -> Principal | UnauthenticatedError:
     if row is None:
         return UnauthenticatedError("the token is unknown, expired or revoked")
-    return replace(row.principal, unnoted_use=_is_unnoted(row.last_used_at, now))
+    return replace(row.principal, unnoted_use=is_unnoted(row.last_used_at, now))
 
 
-def _is_unnoted(last_used_at: datetime | None, now: datetime) -> bool:
+def is_unnoted(last_used_at: datetime | None, now: datetime) -> bool:
+    """Return whether a use now is to be stored."""
     return last_used_at is None or now - last_used_at >= LAST_USED_PRECISION
 
 
@@ -294,23 +294,6 @@ def authenticate_pilot(context: Context, secret: str) -> Principal | None:
         return None
     name = f"pilot {row.number} of {row.request_id}"
     return Principal(name, TokenKind.JOIN, "", pilot=(row.request_id, row.number))
-
-
-def authenticate_session(context: Context, cookie: str) -> tuple[Principal, datetime]:
-    """Return the holder of a browser session, and the time at which the session expires.
-
-    Raises:
-        UnauthenticatedError: the session is unknown or expired, its token was revoked, or its user
-            is disabled.
-    """
-    now = context.now()
-    with context.database.read() as connection:
-        given = {"of_sessions": [hash_token(cookie)], "now": now}
-        row = GivenSession.one_or_none(connection, _SESSIONS, given)
-    if row is None:
-        raise UnauthenticatedError("the browser session is unknown or over; log in again")
-    unnoted = _is_unnoted(row.last_used_at, now)
-    return replace(row.principal, unnoted_use=unnoted), row.expires_at
 
 
 def lock_users(connection: Connection, user_ids: Sequence[str | None]) -> None:

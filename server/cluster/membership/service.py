@@ -111,13 +111,13 @@ def set_everyone(
         check_visible(connection, project, scope=actor.scope, permission=Permission.MEMBERS_WRITE)
         if role is not None:
             check_gives(actor.scope, role, project)
-        # All persons, because the role of each of them may change.
-        persons = select(users.c.id).where(users.c.kind == UserKind.PERSON.value)
-        connection.execute(persons.order_by(users.c.id).with_for_update()).all()
-        _hold(context, connection, project, actor=actor)
-        _lock_project(connection, project, changes=True)
-        before = role_of_everyone(connection, project)
-        if before != role:
+        if role_of_everyone(connection, project) != role:
+            # All persons, because the role of each of them may change.
+            persons = select(users.c.id).where(users.c.kind == UserKind.PERSON.value)
+            connection.execute(persons.order_by(users.c.id).with_for_update()).all()
+            _hold(context, connection, project, actor=actor)
+            _lock_project(connection, project, changes=True)
+            before = role_of_everyone(connection, project)
             its = update(projects).where(projects.c.name == project)
             connection.execute(its.values(everyone=role))
             _changed(

@@ -23,8 +23,9 @@ from sqlalchemy import (
 )
 from sqlalchemy.pool import NullPool
 
+from server.api.auth.browser_sessions import authenticate_session
 from server.api.auth.permissions import ALL, WITHOUT_SCOPES
-from server.api.auth.principals import Principal, authenticate_session, find_holders
+from server.api.auth.principals import Principal, find_holders
 from server.api.auth.service import create_token
 from server.api.auth.tokens import TokenKind, hash_token
 from server.cluster.nodes.register import register

@@ -11,9 +11,9 @@ import pytest
 from sqlalchemy import insert, select, update
 
 from server.api.auth.admin import ADMIN_ID
-from server.api.auth.browser_sessions import open_session
+from server.api.auth.browser_sessions import authenticate_session, open_session
 from server.api.auth.permissions import ALL
-from server.api.auth.principals import authenticate_session, hold_token
+from server.api.auth.principals import hold_token
 from server.api.auth.service import create_token, replace_token_of
 from server.api.auth.tokens import TokenKind
 from server.app.admin_command import add_options, rotate_admin_token

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from server.api.auth.browser_sessions import MAX_SESSIONS, open_session
-from server.api.auth.principals import authenticate_session
+from server.api.auth.browser_sessions import MAX_SESSIONS, authenticate_session, open_session
 from server.core.context import Context
 from server.core.errors import UnauthenticatedError
 from tests.server.api.in_process import TestClient

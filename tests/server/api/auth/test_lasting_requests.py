@@ -13,9 +13,9 @@ import pytest
 from sqlalchemy import select, update
 
 from server.api.auth.admin import ensure_admin_token, replace_admin_token
-from server.api.auth.browser_sessions import close_session, open_session
+from server.api.auth.browser_sessions import authenticate_session, close_session, open_session
 from server.api.auth.lasting_requests import CHECK_SECONDS, LastingRequests
-from server.api.auth.principals import Principal, authenticate_session
+from server.api.auth.principals import Principal
 from server.api.auth.service import create_token, revoke_token
 from server.core.context import Context
 from server.core.database.metric_and_log_tables import packs
