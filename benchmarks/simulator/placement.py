@@ -115,9 +115,7 @@ def _seconds_of_parts(context: Context, placer: Placer) -> dict[str, float]:
         nodes_read = time.process_time()
         sizes = group_sizes(connection)
         free = sum(len(offer.free) for offer in capacity.offers)
-        heads = read_heads(
-            connection, placer.queue, sizes=sizes, with_quota=quotas.keys(), free_slots=free
-        )
+        heads = read_heads(connection, placer.queue, sizes=sizes, quotas=quotas, free_slots=free)
         queue = [row.queued for row in heads.rows]
         queue_read = time.process_time()
         decide(

@@ -103,8 +103,8 @@ class Harness:
     """Acts as nodes and their processes."""
 
     def __init__(self, context: Context, clock: FakeClock) -> None:
-        self.context = context
-        self.clock = clock
+        self.context, self.clock = context, clock
+        self.actor = ADA  # who submits jobs
         self.dispatcher = RecordingDispatcher()
         self.placer = Placer(context, self.dispatcher)
         self.reconciler = Reconciler(context, self.dispatcher)
@@ -165,7 +165,7 @@ class Harness:
     def submit(self, **sections: Any) -> str:
         """Submit a job of one slot, or with other sections, and return its id."""
         spec = parse_job_spec({"name": "tiny"} | sections)
-        return submit(self.context, spec, actor=ADA).id
+        return submit(self.context, spec, actor=self.actor).id
 
     def place(self) -> int:
         """Run one round of placing and preempting; return how many jobs were placed."""

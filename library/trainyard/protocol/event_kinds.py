@@ -60,6 +60,7 @@ class EventKind(StrEnum):
     PROJECT_CHANGED = "project_changed"
     MEMBERS_CHANGED = "members_changed"
     SERVICE_TOKEN_CHANGED = "service_token_changed"
+    LIMITS_CHANGED = "limits_changed"
     SOURCE_CHANGED = "source_changed"
     NODES_REQUESTED = "nodes_requested"
     NODES_RELEASED = "nodes_released"

@@ -49,7 +49,7 @@ MEANINGS: Mapping[Permission, Meaning] = {
         "See projects with their quotas and use.", ProjectRole.VIEWER
     ),
     Permission.MEMBERS_WRITE: Meaning(
-        "Add and remove members, make service accounts, and transfer jobs.",
+        "Add, limit and remove members, make service accounts, and transfer jobs.",
         ProjectRole.MAINTAINER,
     ),
     Permission.PROJECTS_WRITE: Meaning(

@@ -31,6 +31,7 @@ from trainyard.protocol.user_accounts.members import (
     OwnerRequest,
     ServiceAccountRequest,
     ServiceTokenRequest,
+    UserLimits,
 )
 from trainyard.protocol.user_accounts.views import (
     InvitationAcceptance,
@@ -122,7 +123,11 @@ EXAMPLES: Examples = {
         "with_quotas": {"name": "vision", "max_slots": 16, "slot_hours_per_month": 1000},
     },
     OwnerRequest: {"ada": {"owner": "ada"}},
-    MemberRequest: {"member": {"role": "member"}},
+    MemberRequest: {
+        "member": {"role": "member"},
+        "with_own_limits": {"role": "member", "max_slots": 16, "max_running": 4},
+    },
+    UserLimits: {"limits": {"max_slots": 8, "max_running": 2}, "none": {"max_slots": None}},
     EveryoneRequest: {"viewer": {"role": "viewer"}, "none": {"role": None}},
     ServiceAccountRequest: {"nightly": {"name": "nightly", "role": "member"}},
     ServiceTokenRequest: {"for_ci": {"name": "ci", "scopes": ["jobs:read", "jobs:write"]}},

@@ -1,4 +1,4 @@
-"""`/projects/{name}/members` and `/service-accounts`: who has which role in a project."""
+"""`/projects/{name}/members`, `/limits` and `/service-accounts`: roles and limits in a project."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from server.api.http.path_params import ProjectName, TokenId
 from server.api.http.request_body import JsonBody
 from server.api.http.responses import reply
 from server.cluster.membership import account_tokens, queries, service
+from server.cluster.membership.limit_users import limit_users
 from trainyard.base.names import MEMBER_NAME
 from trainyard.protocol.rest.access import Permission, TokenView
 from trainyard.protocol.rest.common import Page
@@ -27,6 +28,7 @@ from trainyard.protocol.user_accounts.members import (
     ServiceAccountRequest,
     ServiceAccountView,
     ServiceTokenRequest,
+    UserLimits,
 )
 
 ProjectsRead = Annotated[Principal, may(Permission.PROJECTS_READ)]
@@ -59,8 +61,8 @@ def put(
     user: MemberName,
     body: Annotated[MemberRequest, Depends(JsonBody(MemberRequest))],
 ) -> Response:
-    """Add a member, or change the member's role."""
-    view = service.set_member(context, name, user, role=body.role, actor=principal.actor)
+    """Add a member, or change the member's role and own limits; absent limits stay."""
+    view = service.set_member(context, name, user, request=body, actor=principal.actor)
     return reply(view)
 
 
@@ -81,6 +83,17 @@ def put_everyone(
 ) -> Response:
     """Set the role that every active person has in the project; null takes it away."""
     return reply(service.set_everyone(context, name, role=body.role, actor=principal.actor))
+
+
+@router.patch("/limits", response_model=ProjectView, summary="Limit each user of a project")
+def patch_limits(
+    context: ServerContext,
+    principal: MembersWrite,
+    name: ProjectName,
+    body: Annotated[UserLimits, Depends(JsonBody(UserLimits))],
+) -> Response:
+    """Change the limits of each user without own limits; absent ones stay, null removes one."""
+    return reply(limit_users(context, name, body, actor=principal.actor))
 
 
 @router.get(

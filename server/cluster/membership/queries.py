@@ -9,6 +9,9 @@ from typing import Annotated, ClassVar
 
 from sqlalchemy import Connection, Table, select
 
+from server.cluster.placement.quotas import UserQuota
+from server.cluster.projects.queries import project_row, use_of_users
+from server.cluster.projects.quotas import default_of, in_force
 from server.core.context import Context
 from server.core.database.rows import TypedRow
 from server.core.database.scheduler_tables import projects
@@ -19,7 +22,7 @@ from server.core.people.visible_projects import check_visible
 from server.core.visibility.scope import Scope
 from trainyard.protocol.rest.access import Permission
 from trainyard.protocol.rest.projects import ProjectRole
-from trainyard.protocol.user_accounts.members import MemberView
+from trainyard.protocol.user_accounts.members import MemberView, UserLimits
 from trainyard.protocol.user_accounts.views import ClusterRole, UserKind, UserState
 
 _OF_USER = users.c.id == members.c.user_id
@@ -34,11 +37,9 @@ class Member(TypedRow):
     kind: Annotated[UserKind, users.c.kind]
     role: ProjectRole
     since: Annotated[datetime, members.c.created_at]
-
-    @property
-    def view(self) -> MemberView:
-        """View of the member."""
-        return MemberView(**self.values_for(MemberView))
+    max_slots: Annotated[int | None, members.c.max_slots]
+    max_running: Annotated[int | None, members.c.max_running]
+    user_id: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +68,38 @@ def list_members(
     with context.database.read() as connection:
         check_visible(connection, project, scope=scope, permission=Permission.PROJECTS_READ)
         rows = Member.all(connection, query.order_by(users.c.name).limit(limit))
-    return [row.view for row in rows]
+        return _views(connection, project, rows)
 
 
 def member_view(connection: Connection, project: str, user_id: str) -> MemberView:
     """Return a member of a project, which the caller has checked."""
     its = (members.c.project == project) & (members.c.user_id == user_id)
-    return Member.one(connection, Member.select().join(users, _OF_USER).where(its)).view
+    row = Member.one(connection, Member.select().join(users, _OF_USER).where(its))
+    return _views(connection, project, [row])[0]
+
+
+def _views(connection: Connection, project: str, rows: Sequence[Member]) -> Sequence[MemberView]:
+    """Return the views of members, with their limits and the use by their jobs."""
+    default, used = default_of(project_row(connection, project)), use_of_users(connection)
+    views = []
+    for row in rows:
+        own = UserQuota(max_slots=row.max_slots, max_running=row.max_running)
+        limits, (held, running) = in_force(own, default), used.get((project, row.user_id), (0, 0))
+        computed = {
+            "effective_max_slots": limits.max_slots,
+            "effective_max_running": limits.max_running,
+            "held_slots": held,
+            "running_jobs": running,
+        }
+        views.append(MemberView(**row.values_for(MemberView) | computed))
+    return views
+
+
+def own_limits(connection: Connection, project: str, user_id: str) -> UserLimits:
+    """Return the own limits of a member; without limits for a user who is no member."""
+    its = (members.c.project == project) & (members.c.user_id == user_id)
+    row = connection.execute(select(members.c.max_slots, members.c.max_running).where(its)).first()
+    return UserLimits() if row is None else UserLimits(**row._mapping)
 
 
 def user_named(connection: Connection, name: str) -> NamedUser:

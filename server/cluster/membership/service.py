@@ -12,6 +12,7 @@ from server.api.accounts.service_accounts import create_account, end_accounts, o
 from server.api.auth.endings import end_forbidden_commands
 from server.api.auth.permissions import held_by_role
 from server.api.auth.principals import hold_token, lock_users
+from server.cluster.membership.limit_users import WITHOUT_LIMITS, limit_member, lock_for_limits
 from server.cluster.membership.queries import (
     NamedUser,
     member_view,
@@ -20,7 +21,8 @@ from server.cluster.membership.queries import (
     role_of_everyone,
     user_named,
 )
-from server.cluster.projects.queries import project_row, views
+from server.cluster.projects.groups import regrouping
+from server.cluster.projects.queries import lock_project, project_row, views
 from server.core.context import Context
 from server.core.database.scheduler_tables import projects
 from server.core.database.upsert import insert_or_replace
@@ -34,20 +36,25 @@ from server.core.visibility.scope import Scope
 from trainyard.protocol.rest.access import Permission
 from trainyard.protocol.rest.projects import ProjectRole, ProjectView
 from trainyard.protocol.user_accounts.members import (
+    MemberRequest,
     MembersChanged,
     MemberView,
     ServiceAccountRequest,
     ServiceAccountView,
+    UserLimits,
 )
 from trainyard.protocol.user_accounts.views import UserKind, UserState
 
 
 def set_member(
-    context: Context, project: str, name: str, *, role: ProjectRole, actor: Actor
+    context: Context, project: str, name: str, *, request: MemberRequest, actor: Actor
 ) -> MemberView:
-    """Give a user a role in a project; it replaces a former role, and a repeat changes nothing.
+    """Give a user a role in a project, and own limits; a repeat changes nothing.
+
+    The role replaces a former role. Limits that the request lacks stay.
 
     Raises:
+        InvalidRequestError: `max_slots` is above that of the project.
         NotFoundError: the actor sees no such project, or no user has this name, or it is a service
             account of another project.
         ForbiddenError: the actor lacks `members:write` in the project, or a permission of the role.
@@ -55,8 +62,9 @@ def set_member(
             only persons have.
         UnauthenticatedError: the actor's access has ended meanwhile.
     """
+    role = request.role
     with context.database.write() as connection:
-        user = _locked(context, connection, project, name=name, actor=actor)
+        user = _locked(context, connection, project, name=name, change=request, actor=actor)
         before = own_role(connection, project, user.id)
         check_gives(actor.scope, role, project)
         _refuse_service(user, before, role)
@@ -73,6 +81,7 @@ def set_member(
             _changed(
                 context, connection, project, user=user, before=before, after=role, actor=actor
             )
+        limit_member(context, connection, project, user=user, change=request, actor=actor)
         return member_view(connection, project, user.id)
 
 
@@ -93,7 +102,8 @@ def remove_member(context: Context, project: str, name: str, *, actor: Actor) ->
         if user.kind == UserKind.SERVICE:
             raise ConflictError(f"{name} is a service account; delete it instead")
         its = (members.c.project == project) & (members.c.user_id == user.id)
-        connection.execute(delete(members).where(its))
+        with regrouping(connection, project):
+            connection.execute(delete(members).where(its))
         _changed(context, connection, project, user=user, before=before, after=None, actor=actor)
 
 
@@ -116,7 +126,7 @@ def set_everyone(
             persons = select(users.c.id).where(users.c.kind == UserKind.PERSON.value)
             connection.execute(persons.order_by(users.c.id).with_for_update()).all()
             _hold(context, connection, project, actor=actor)
-            _lock_project(connection, project, changes=True)
+            lock_project(connection, project, changes=True)
             before = role_of_everyone(connection, project)
             its = update(projects).where(projects.c.name == project)
             connection.execute(its.values(everyone=role))
@@ -145,7 +155,7 @@ def add_service_account(
         lock_users(connection, [actor.user_id])
         _hold(context, connection, project, actor=actor)
         # It stays until the account is stored, and two requests do not exceed the limit together.
-        _lock_project(connection, project, changes=True)
+        lock_project(connection, project, changes=True)
         account = create_account(context, connection, project, request=request)
         user = user_named(connection, account.name)
         _changed(
@@ -165,11 +175,13 @@ def remove_service_account(context: Context, project: str, name: str, *, actor: 
     with context.database.write() as connection:
         check_visible(connection, project, scope=actor.scope, permission=Permission.MEMBERS_WRITE)
         first = one_account(connection, project, name)
+        lock_for_limits(connection, project, user_id=first.id)
         lock_users(connection, [first.id, actor.user_id])
         _hold(context, connection, project, actor=actor)
         account = one_account(connection, project, name)
         user = user_named(connection, name)
-        end_accounts(context, connection, [account.id])
+        with regrouping(connection, project):
+            end_accounts(context, connection, [account.id])
         _changed(
             context, connection, project, user=user, before=account.role, after=None, actor=actor
         )
@@ -191,16 +203,18 @@ def _hold(context: Context, connection: Connection, project: str, *, actor: Acto
     hold_token(connection, actor, context.now(), permission=needed, project=project)
 
 
-def _lock_project(connection: Connection, project: str, *, changes: bool = False) -> None:
-    """Lock a project, after all users (`write_as` has the order of locks)."""
-    query = select(projects.c.name).where(projects.c.name == project)
-    connection.execute(query.with_for_update(key_share=not changes))
-
-
 def _locked(
-    context: Context, connection: Connection, project: str, *, name: str, actor: Actor
+    context: Context,
+    connection: Connection,
+    project: str,
+    *,
+    name: str,
+    change: UserLimits = WITHOUT_LIMITS,
+    actor: Actor,
 ) -> NamedUser:
-    """Lock a user and the actor; return the user.
+    """Lock a user, the actor and a project for a change of the user's role and own limits.
+
+    Return the user. By default, the membership ends.
 
     Raises:
         NotFoundError: the actor sees no such project, or no user has this name.
@@ -214,6 +228,7 @@ def _locked(
         raise ConflictError(f"{name} is built in: it is a maintainer of every project")
     lock_users(connection, [user.id, actor.user_id])
     _hold(context, connection, project, actor=actor)
+    lock_for_limits(connection, project, user_id=user.id, change=change)
     return user_named(connection, name)
 
 

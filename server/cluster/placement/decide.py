@@ -41,7 +41,7 @@ class Decisions:
     victims: dict[str, Sequence[Holding]] = field(default_factory=dict)
     """Attempts that must be preempted, by id of the job that needs their slots."""
     over_quota: set[str] = field(default_factory=set)
-    """Ids of jobs that wait because of a quota of their project."""
+    """Ids of jobs that wait because of a quota of their project, or a limit of their owner."""
     keeping: set[Demand] = field(default_factory=set)
     """Demands of the jobs that keep nodes."""
     expected_ends: dict[str, datetime] = field(default_factory=dict)
@@ -66,7 +66,7 @@ def decide(
     - A job that does not fit now, but would fit on empty nodes, keeps all nodes that could hold it.
       Jobs behind it do not get these nodes, because otherwise a large job could wait forever. Two
       kinds of jobs keep no nodes: a job with more slots than all online nodes together, and a job
-      that waits for a quota of its project.
+      that waits for a quota of its project or a limit of its owner.
     - A job behind a waiting job may start on kept nodes (backfill). The backfilled job must leave
       before the earliest start of each job that keeps one of these nodes. Its time on the nodes is
       assumed to be its bound or, if the bound is missing or too long, twice its expected duration.
@@ -89,7 +89,7 @@ def decide(
             placed, jobs behind it are not decided, because they could overtake an omitted job.
         complete: number of jobs at the front of `jobs` that are decided even behind a cut, because
             no omitted job of equal demand is ahead of them.
-        quotas: quotas by project; projects without a quota are omitted.
+        quotas: quotas by project; projects without quotas and limits are omitted.
     """
     turns = Turns(offers, holdings=holdings, now=now, preempt_after=preempt_after, quotas=quotas)
     for _ in turns.take(jobs, cut=cut, complete=complete):
@@ -170,14 +170,14 @@ class Turns:
     def would_place(self, job: QueuedJob) -> bool:
         """Return whether a job would start now on nodes that no job keeps; change nothing."""
         demand = job.demand
-        if demand in self._reasons or not self._quotas.allows(job.project, demand):
+        if demand in self._reasons or not self._quotas.allows(job):
             return False
         return self._choose(demand) is not None
 
     def _place(self, job: QueuedJob) -> bool:
         """Carry out the turn of a job; return whether it starts."""
         demand, made = job.demand, self.decisions
-        refusal = self._quotas.refusal(job.project, job.name, demand)
+        refusal = self._quotas.refusal(job)
         if refusal is not None:
             made.waiting[job.id] = refusal
             made.over_quota.add(job.id)
@@ -185,7 +185,7 @@ class Turns:
         if demand in self._reasons:
             made.waiting[job.id] = self._reasons[demand]
             if demand in made.keeping:
-                self._quotas.keep(job.project, demand)
+                self._quotas.keep(job)
             return False
         chosen = self._choose(demand)
         if chosen is None:
@@ -198,7 +198,7 @@ class Turns:
             self._keep(job, eligible)
             return False
         made.placed[job.id] = chosen
-        self._quotas.hold(job.project, demand)
+        self._quotas.hold(job)
         for share in chosen:
             before = self.left[share.node]
             after = self.left[share.node] = _take(before, job.name, share.slots)
@@ -329,7 +329,7 @@ class Turns:
         )
         self._keepers.append(keeper)
         self.decisions.keeping.add(job.demand)
-        self._quotas.keep(job.project, job.demand)
+        self._quotas.keep(job)
         for node in keeper.nodes:
             self._kept_for.setdefault(node, job.name)
         self._open.clear()

@@ -217,6 +217,8 @@ class QueuedJob:
     priority: int = 0
     project: str = DEFAULT_PROJECT
     """Project with the quotas that limit the job."""
+    owner_id: str = ""
+    """User with the limits in the project that limit the job."""
     queued_at: datetime | None = None
     """Time since which the job waits."""
     tag: float = 0.0

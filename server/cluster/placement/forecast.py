@@ -54,15 +54,15 @@ def forecast(
 
     A job of unknown duration counts as running forever, so other jobs may start earlier than
     forecast. A job may start later than forecast if jobs of higher priority arrive, attempts end
-    later than expected, or nodes leave. A job that waits for a quota has no expected start, because
-    the use of quotas is not forecast.
+    later than expected, or nodes leave. A job that waits for a quota or a limit of its owner has no
+    expected start, because their use is not forecast.
 
     Args:
         jobs: the first jobs of the queue, in its order.
         offers: the nodes that take new work, in their current state.
         holdings: the holdings of attempts on these nodes.
         now: time of the first round.
-        quotas: quotas by project; projects without a quota are omitted.
+        quotas: quotas by project; projects without quotas and limits are omitted.
         on_estimates: whether jobs are backfilled on an estimate alone.
         has_time: called before each round except the first; the forecast ends if it returns False.
     """

@@ -15,6 +15,7 @@ from server.core.database.held import HELD_SLOTS, HOLDS
 from server.core.database.rows import TypedRow
 from server.core.database.scheduler_tables import projects
 from server.core.database.tables import jobs
+from server.core.people.member_tables import HAS_OWN_LIMITS, members
 from server.core.people.visible_projects import check_visible, no_project
 from server.core.visibility.scope import Scope
 from trainyard.protocol.rest.access import Permission
@@ -23,6 +24,17 @@ from trainyard.protocol.states import JobState
 
 HAS_QUOTA = or_(projects.c.max_slots.is_not(None), projects.c.slot_hours_per_month.is_not(None))
 """SQL condition that a project has a quota."""
+LIMITS_USERS = or_(
+    projects.c.member_max_slots.is_not(None),
+    projects.c.member_max_running.is_not(None),
+    projects.c.name.in_(select(members.c.project).where(HAS_OWN_LIMITS)),
+)
+"""SQL condition that a project limits its users, or at least one of them."""
+_USE = (
+    select(jobs.c.project, jobs.c.owner_id, func.sum(HELD_SLOTS), func.count())
+    .where(HOLDS)
+    .group_by(jobs.c.project, jobs.c.owner_id)
+)
 _HELD_SLOTS = select(jobs.c.project, func.sum(HELD_SLOTS)).where(HOLDS).group_by(jobs.c.project)
 
 
@@ -39,6 +51,8 @@ class Project(TypedRow):
     created_by: str
     created_at: datetime
     everyone: ProjectRole | None
+    member_max_slots: int | None
+    member_max_running: int | None
 
     @property
     def settings(self) -> ProjectSettings:
@@ -58,16 +72,53 @@ def project_row(connection: Connection, name: str) -> Project:
     return row
 
 
-def keep_quotas(connection: Connection, names: Collection[str]) -> frozenset[str]:
-    """Lock the given projects until the transaction ends; return those that have a quota."""
-    locked = select(projects.c.name, HAS_QUOTA).where(projects.c.name.in_(names))
-    rows = connection.execute(locked.order_by(projects.c.name).with_for_update(read=True))
-    return frozenset(name for name, has_quota in rows if has_quota)
+def lock_project(connection: Connection, name: str, *, changes: bool = False) -> None:
+    """Lock a project against changes until the transaction ends; new jobs may be stored in it.
+
+    With `changes`, new jobs wait as well.
+    Users are locked before (`write_as` has the order of locks).
+    """
+    query = select(projects.c.name).where(projects.c.name == name)
+    connection.execute(query.with_for_update(key_share=not changes))
+
+
+def keep_grouping(connection: Connection, names: Collection[str]) -> Mapping[str, bool]:
+    """Lock the given projects until the transaction ends; return those with separate groups.
+
+    The value is whether the project has groups for each user.
+    """
+    locked = select(projects.c.name).where(projects.c.name.in_(names))
+    connection.execute(locked.order_by(projects.c.name).with_for_update(read=True)).all()
+    return read_grouping(connection, names)
+
+
+def read_grouping(connection: Connection, names: Collection[str]) -> Mapping[str, bool]:
+    """Return the given projects with separate groups, which have a quota or limit their users.
+
+    The value is whether the project has groups for each user. The caller has locked the projects.
+    """
+    # A statement of its own: one that waited for the lock would not see new limits of members.
+    rows = connection.execute(
+        select(projects.c.name, LIMITS_USERS).where(
+            projects.c.name.in_(names), or_(HAS_QUOTA, LIMITS_USERS)
+        )
+    )
+    return {name: bool(limits_users) for name, limits_users in rows}
 
 
 def held_slots(connection: Connection) -> Mapping[str, int]:
     """Return the number of held slots by project; projects without held slots are omitted."""
     return {project: int(slots) for project, slots in connection.execute(_HELD_SLOTS).all()}
+
+
+def use_of_users(connection: Connection) -> Mapping[tuple[str, str], tuple[int, int]]:
+    """Return the numbers of held slots and of jobs that hold them, by project and owner.
+
+    Owners without held slots are omitted. The query reads all jobs that hold slots: a condition on
+    the project would make the database read the project's ended jobs.
+    """
+    rows = connection.execute(_USE)
+    return {(project, owner): (int(slots), count) for project, owner, slots, count in rows}
 
 
 def list_projects(

@@ -9,7 +9,7 @@ from sqlalchemy import Connection, bindparam, delete, exists, insert, select, up
 from server.api.accounts.service_accounts import end_accounts_of
 from server.api.auth.endings import write_as
 from server.api.auth.principals import hold_token, lock_users
-from server.cluster.projects.groups import move_groups
+from server.cluster.projects.groups import regrouping
 from server.cluster.projects.queries import Project, project_row, views
 from server.core.context import Context
 from server.core.database.scheduler_tables import project_usage, projects, retired_projects
@@ -74,9 +74,8 @@ def change_project(
         after = before.model_copy(update=given)
         if after != before:
             changed = update(projects).where(projects.c.name == name)
-            connection.execute(changed.values(**after.model_dump()))
-            if _has_quota(after) != _has_quota(before):
-                move_groups(connection, name, has_quota=_has_quota(after))
+            with regrouping(connection, name):
+                connection.execute(changed.values(**after.model_dump()))
             _record(context, connection, name=name, before=before, after=after, actor=actor)
         return views(context, connection, [project_row(connection, name)], scope=actor.scope)[0]
 
@@ -160,10 +159,6 @@ def _locked(connection: Connection, name: str, *, but_for_new_jobs: bool = False
     locked = select(projects.c.name).where(projects.c.name == name)
     connection.execute(locked.with_for_update(key_share=but_for_new_jobs))
     return project_row(connection, name)
-
-
-def _has_quota(settings: ProjectSettings) -> bool:
-    return settings.max_slots is not None or settings.slot_hours_per_month is not None
 
 
 def _record(

@@ -22,6 +22,9 @@ projects = Table(
     Column("created_by", String(100), nullable=False),
     Column("created_at", UtcDateTime, nullable=False),
     Column("everyone", choice(ProjectRole)),  # role of every active person; null for no role
+    # Limits of each user in the project; null if unlimited.
+    Column("member_max_slots", Integer),
+    Column("member_max_running", Integer),
 )
 
 # Names of deleted projects. Operations, events and slot times of these projects remain under their

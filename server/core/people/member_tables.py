@@ -8,6 +8,8 @@ from sqlalchemy import (
     Column,
     ColumnElement,
     ForeignKey,
+    Index,
+    Integer,
     String,
     Table,
     and_,
@@ -38,7 +40,19 @@ members = Table(
     Column("user_id", ID, ForeignKey("users.id"), primary_key=True, index=True),
     Column("role", choice(ProjectRole), nullable=False),
     Column("created_at", UtcDateTime, nullable=False),
+    # Own limits of the user; null for the limits of the project.
+    Column("max_slots", Integer),
+    Column("max_running", Integer),
     one_of("role", ProjectRole),
+)
+HAS_OWN_LIMITS = or_(members.c.max_slots.is_not(None), members.c.max_running.is_not(None))
+"""SQL condition that a member has an own limit."""
+# A round of the scheduler reads only members with own limits.
+Index(
+    "ix_members_limits",
+    members.c.project,
+    sqlite_where=HAS_OWN_LIMITS,
+    postgresql_where=HAS_OWN_LIMITS,
 )
 
 _IS_PERSON = and_(users.c.kind == UserKind.PERSON.value, users.c.id != ADMIN_USER_ID)

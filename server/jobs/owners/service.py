@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from sqlalchemy import Connection, select, update
 
 from server.api.auth.endings import end_commands
@@ -10,6 +12,7 @@ from server.api.auth.principals import IS_ACTIVE, hold_token, lock_users
 from server.core.context import Context
 from server.core.database.metric_and_log_tables import shells
 from server.core.database.rows import Job
+from server.core.database.scheduler_tables import reason_of_group
 from server.core.database.tables import attempts, jobs
 from server.core.errors import InvalidRequestError
 from server.core.events.store import NewEvent, append_event
@@ -47,8 +50,10 @@ def transfer(context: Context, job_id: str, name: str, *, actor: Actor) -> None:
             return
         before = connection.scalar(select(users.c.name).where(users.c.id == job.owner_id))
         # The token of the submitter has no rights in the job of another user.
-        given = update(jobs).where(jobs.c.id == job_id).values(owner_id=owner_id, token_id=None)
-        connection.execute(given)
+        values: dict[str, Any] = {"owner_id": owner_id, "token_id": None}
+        if job.demand is not None:  # its group may have the limits of the former owner
+            values |= {"demand": None, "reason": reason_of_group}
+        connection.execute(update(jobs).where(jobs.c.id == job_id).values(**values))
         of_job = select(attempts.c.id).where(attempts.c.job_id == job_id)
         end_commands(connection, shells.c.attempt_id.in_(of_job))
         data = OwnerChanged(before=before, owner=name)

@@ -149,6 +149,7 @@ def what_if(
         leaves_within=leave_time(None if spec.program is None else spec.program.stop_grace_seconds),
         priority=priority,
         project=spec.project,
+        owner_id=principal.actor.owner_id,
         preemptible=spec.is_preemptible,
     )
     expected = forecasts.with_candidate(candidate, key)

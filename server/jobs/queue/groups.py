@@ -2,7 +2,7 @@
 
 The jobs of a group wait for the same reason, which is stored once per group. So a round writes as
 much for ten thousand queued jobs as for ten. A project with a quota has separate groups, because
-its quota is part of the reason.
+its quota is part of the reason. So has each user of a project that limits its users.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from sqlalchemy import ColumnElement, Connection, and_, bindparam, delete, or_, 
 
 from server.cluster.placement.demand import Demand
 from server.cluster.projects.groups import group_key, store_groups
-from server.cluster.projects.queries import keep_quotas
+from server.cluster.projects.queries import keep_grouping
 from server.core.context import Context
 from server.core.database.scheduler_tables import demands
 from server.core.database.tables import jobs, notices
@@ -122,18 +122,20 @@ def enter_groups(context: Context, *, without: Collection[str] = ()) -> frozense
         except UnreadableError as error:
             logger.error("%s", error)
             unreadable.append((row.id, row.queued_at, str(error)))
-    groups: dict[tuple[str | None, Demand], dict[str, Any]] = {}
+    groups: dict[tuple[object, Demand], dict[str, Any]] = {}
     grouped: list[dict[str, Any]] = []
     with context.database.write() as connection:
-        with_quota = keep_quotas(connection, {row.project for row, _ in found})
+        grouping = keep_grouping(connection, {row.project for row, _ in found})
         for row, demand in found:
-            project = row.project if row.project in with_quota else None
-            group = groups.get((project, demand))
+            by_user = grouping.get(row.project)
+            of = None if by_user is None else (row.project, row.owner_id if by_user else None)
+            group = groups.get((of, demand))
             if group is None:  # once for each distinct demand: `astuple` makes a deep copy
                 fields = astuple(demand)
                 shape = (*fields[:5], (), *fields[5:])  # as in `demand_of_shape`
-                group = {"key": group_key(project, shape), "shape": shape, "slots": demand.slots}
-                groups[project, demand] = group
+                key = group_key(shape, project=row.project, owner_id=row.owner_id, by_user=by_user)
+                group = {"key": key, "shape": shape, "slots": demand.slots}
+                groups[of, demand] = group
             values = {"group": group["key"], **_leave_values(row)}
             grouped.append(values | _duration_values(row, durations.get(row.id)))
         put_off(context, connection, unreadable)

@@ -10,6 +10,7 @@ from sqlalchemy import Connection, bindparam, select, update
 
 from server.cluster.placement.decide import Decisions
 from server.cluster.placement.demand import Holding, QueuedJob
+from server.cluster.placement.quotas import Quota
 from server.core.context import Context
 from server.core.database.scheduler_tables import demands
 from server.core.database.tables import jobs
@@ -64,20 +65,21 @@ def read_heads(
     queue: SchedulingQueue,
     *,
     sizes: Mapping[str, int],
-    with_quota: Collection[str],
+    quotas: Mapping[str, Quota],
     free_slots: int,
 ) -> Heads:
     """Update the queue, and return the first jobs of the queue and of each group.
 
     From the queue and from each group, one job more than the number of free slots suffices, because
     each placed job takes at least one slot. If the limits of this module omit jobs, later rounds
-    place these jobs. `sizes` has the number of jobs by group, at least one group; `with_quota` has
-    the projects with a quota.
+    place these jobs. `sizes` has the number of jobs by group, at least one group; `quotas` has the
+    quotas by project.
     """
-    queue.update(connection, sizes, with_quota=with_quota)
+    queue.update(connection, sizes, quotas=quotas)
     first = min(free_slots + 1, FIRST_AT_ONCE)
     most = min(max(free_slots + 1, NOTIFIED), GROUP_AT_ONCE, max(1, HEADS_AT_ONCE // len(sizes)))
-    shares = read_shares(connection)
+    users = {name: quota.users for name, quota in quotas.items() if quota.users is not None}
+    shares = read_shares(connection, users)
     rows, complete = queue.first(shares, limit=first, of_group=most)
     different = dict.fromkeys(row.shape for row in rows)
     chosen, next_turn = _in_turn(different.keys(), queue)

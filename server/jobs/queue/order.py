@@ -20,9 +20,11 @@ from sqlalchemy import (
     ColumnElement,
     Connection,
     Float,
+    FromClause,
     Subquery,
     and_,
     case,
+    exists,
     func,
     literal,
     literal_column,
@@ -30,10 +32,13 @@ from sqlalchemy import (
     select,
 )
 
-from server.cluster.projects.queries import held_slots
+from server.cluster.placement.quotas import UserQuotas
+from server.cluster.projects.queries import LIMITS_USERS, held_slots
 from server.core.database.held import HELD_SLOTS, HOLDS
 from server.core.database.scheduler_tables import demands, projects
 from server.core.database.tables import jobs, nodes
+from server.core.people.member_tables import members
+from server.core.subject import ADMIN_USER_ID
 from trainyard.protocol.states import JobState
 from trainyard.spec.sections.resources import LOWEST_PRIORITY
 
@@ -50,7 +55,8 @@ _COUNTED = case((_CAN_START, demands.c.slots), else_=0)
 """Number of slots, including spare nodes, that a job adds to the tags of later jobs of its project.
 The query joins the group of the job. A job that cannot start adds no slots, because otherwise its
 project would wait behind all other projects. A job cannot start if it has no group, or if it has
-more slots than the project's `max_slots` or than all online nodes together.
+more slots than the project's `max_slots` or than all online nodes together. If the project limits
+its users, jobs beyond a limit of their owner add no slots either (`_within_limits`).
 """
 _COLUMNS = (jobs.c.id, jobs.c.priority, jobs.c.queued_at, jobs.c.demand)
 TAG: ColumnElement[float] = literal_column("line.tag", Float)
@@ -106,6 +112,8 @@ class ProjectShare(NamedTuple):
     weight: float = 1.0
     largest: float = math.inf
     """Maximum number of slots of a job that can start."""
+    users: UserQuotas | None = None
+    """Limits of the project's users; None if no user has a limit."""
 
 
 @dataclass(frozen=True)
@@ -117,6 +125,8 @@ class QueueOrder:
     id."""
     is_fair: bool
     """Whether jobs of more than one project wait."""
+    limits_users: bool = False
+    """Whether a project limits its users, so that jobs beyond these limits add to no tag."""
 
     @property
     def by(self) -> tuple[ColumnElement[Any], ...]:
@@ -148,19 +158,30 @@ def read_order(connection: Connection, *, candidate: str | None = None) -> Queue
     """
     waiting = select(jobs.c.project).where(WAITS).distinct().limit(2)
     if len({*connection.scalars(waiting), candidate} - {None}) > 1:
-        return QueueOrder(_fair_line(), is_fair=True)
+        limits_users = bool(connection.scalar(select(exists().where(LIMITS_USERS))))
+        return QueueOrder(
+            _fair_line(limits_users=limits_users), is_fair=True, limits_users=limits_users
+        )
     by_arrival = select(*_COLUMNS, literal(0.0, Float).label("tag")).where(WAITS)
     return QueueOrder(by_arrival.subquery("line"), is_fair=False)
 
 
-def read_shares(connection: Connection) -> Mapping[str, ProjectShare]:
-    """Return the values that determine the order, by project name."""
+def read_shares(
+    connection: Connection, users: Mapping[str, UserQuotas]
+) -> Mapping[str, ProjectShare]:
+    """Return the values that determine the order, by project name.
+
+    `users` has the limits of users by project; projects without such limits are omitted.
+    """
     held, online = held_slots(connection), connection.scalar(_ONLINE)
     most = math.inf if online is None else online
     rows = connection.execute(select(projects.c.name, projects.c.weight, projects.c.max_slots))
     return {
         name: ProjectShare(
-            held.get(name, 0), weight, most if max_slots is None else min(max_slots, most)
+            held.get(name, 0),
+            weight,
+            most if max_slots is None else min(max_slots, most),
+            users.get(name),
         )
         for name, weight, max_slots in rows
     }
@@ -174,11 +195,10 @@ def key_of_candidate(
         return QueueKey(priority, 0.0, now, _LAST_ID)
     of_project = jobs.c.project == project
     held = select(func.coalesce(func.sum(HELD_SLOTS), 0)).where(HOLDS, of_project)
+    within, counted = _counted(limits_users=order.limits_users)
     ahead = (
-        select(func.coalesce(func.sum(_COUNTED), 0))
-        .select_from(jobs)
-        .join(projects, projects.c.name == jobs.c.project)
-        .join(demands, demands.c.key == jobs.c.demand)
+        select(func.coalesce(func.sum(counted), 0))
+        .select_from(within)
         .where(GROUPED, of_project, jobs.c.priority >= priority)
     )
     weight = select(projects.c.weight).where(projects.c.name == project)
@@ -187,18 +207,66 @@ def key_of_candidate(
     return QueueKey(priority, float(tag or 0.0), now, _LAST_ID)
 
 
-def _fair_line() -> Subquery:
+def _fair_line(*, limits_users: bool) -> Subquery:
     """Return the waiting jobs with their tags."""
     slots = func.sum(HELD_SLOTS).label("slots")
     held = select(jobs.c.project, slots).where(HOLDS).group_by(jobs.c.project).subquery("held")
-    ahead = func.sum(_COUNTED).over(partition_by=jobs.c.project, order_by=ARRIVAL, rows=(None, -1))
+    tables, counted = _counted(limits_users=limits_users)
+    ahead = func.sum(counted).over(partition_by=jobs.c.project, order_by=ARRIVAL, rows=(None, -1))
     in_turn = func.coalesce(held.c.slots, 0) + func.coalesce(ahead, 0)
     tag = in_turn / func.coalesce(projects.c.weight, 1.0)
     return (
         select(*_COLUMNS, tag.label("tag"))
-        .outerjoin(held, held.c.project == jobs.c.project)
-        .outerjoin(projects, projects.c.name == jobs.c.project)
-        .outerjoin(demands, demands.c.key == jobs.c.demand)
+        .select_from(tables.outerjoin(held, held.c.project == jobs.c.project))
         .where(WAITS)
         .subquery("line")
     )
+
+
+def _counted(*, limits_users: bool) -> tuple[FromClause, ColumnElement[int]]:
+    """Return jobs with projects and groups, and the slots that a job adds to the tags behind it."""
+    tables = jobs.outerjoin(projects, projects.c.name == jobs.c.project)
+    tables = tables.outerjoin(demands, demands.c.key == jobs.c.demand)
+    if not limits_users:
+        return tables, _COUNTED
+    within = _within_limits()
+    return tables.outerjoin(within, within.c.id == jobs.c.id), func.coalesce(within.c.slots, 0)
+
+
+def _within_limits() -> Subquery:
+    """Return the slots that each grouped job adds to the tags behind it, if users have limits.
+
+    A job adds slots if it would start before the jobs of its owner reach a limit in its project.
+    """
+    owner = jobs.c.project, jobs.c.owner_id
+    columns = func.sum(HELD_SLOTS).label("slots"), func.count().label("running")
+    use = select(*owner, *columns).where(HOLDS).group_by(*owner).subquery("use")
+    has_limits = jobs.c.owner_id != ADMIN_USER_ID
+    own = members.c.max_slots, members.c.max_running
+    of_each = projects.c.member_max_slots, projects.c.member_max_running
+    max_slots, max_running = (
+        case((has_limits, func.coalesce(*limits))) for limits in zip(own, of_each, strict=True)
+    )
+    can_start = and_(_CAN_START, or_(max_slots.is_(None), demands.c.slots <= max_slots))
+    slots, number = (case((can_start, each), else_=0) for each in (demands.c.slots, 1))
+
+    def up_to(value: ColumnElement[int]) -> ColumnElement[int]:
+        return func.sum(value).over(partition_by=owner, order_by=ARRIVAL, rows=(None, 0))
+
+    each = (
+        select(
+            jobs.c.id,
+            slots.label("slots"),
+            (max_slots - func.coalesce(use.c.slots, 0) - up_to(slots)).label("slots_left"),
+            (max_running - func.coalesce(use.c.running, 0) - up_to(number)).label("jobs_left"),
+        )
+        .join(projects, projects.c.name == jobs.c.project)
+        .join(demands, demands.c.key == jobs.c.demand)
+        .outerjoin(use, and_(use.c.project == owner[0], use.c.owner_id == owner[1]))
+        .outerjoin(members, and_(members.c.project == owner[0], members.c.user_id == owner[1]))
+        .where(GROUPED)
+        .subquery("each")
+    )
+    lefts = each.c.slots_left, each.c.jobs_left
+    fits = and_(*(or_(left.is_(None), left >= 0) for left in lefts))
+    return select(each.c.id, each.c.slots).where(fits).subquery("within")

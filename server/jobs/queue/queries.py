@@ -30,6 +30,7 @@ class NewJob(TypedRow):
     spec: StoredRecord[JobSpec]
     pending: StoredRecord[PendingLaunch] | None
     project: str
+    owner_id: str
     storage: str | None
     forked_from: str | None
     fork_step: int | None

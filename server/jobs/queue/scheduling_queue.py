@@ -1,8 +1,9 @@
 """The scheduling queue: grouped jobs in order, kept in memory by the leader.
 
 A round reads the changes since the last round. The leader itself lets jobs enter groups, and reads
-all jobs of a project that gets its first quota or loses its last one. So its copy of a group has
-every job of the group. If the table has fewer jobs than the copy, jobs have left the group.
+all jobs of a project that gets its first quota or limit of a user, or loses its last one. So its
+copy of a group has every job of the group. If the table has fewer jobs than the copy, jobs have
+left the group.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Annotated, ClassVar
 from sqlalchemy import Connection, Table, Text, func, select, type_coerce
 
 from server.cluster.placement.demand import QueuedJob, leave_time
+from server.cluster.placement.quotas import Quota
 from server.core.database.engine import batches
 from server.core.database.rows import TypedRow
 from server.core.database.scheduler_tables import demands
@@ -37,6 +39,7 @@ class GroupedJob(TypedRow):
     queued_at: Annotated[datetime, jobs.c.queued_at]
     priority: int
     project: str
+    owner_id: str
     min_world_size: int | None
     lasts_seconds: float | None
     lasts_on: str | None
@@ -66,6 +69,7 @@ class GroupedJob(TypedRow):
             leaves_within=leave_time(self.leave_seconds),
             priority=self.priority,
             project=self.project,
+            owner_id=self.owner_id,
             queued_at=self.queued_at,
             preemptible=self.preemptible,
         )
@@ -84,9 +88,10 @@ project's share, and the index of the job in the places."""
 class _Line:
     """The jobs of one project in order, each with the slots of the project's earlier jobs."""
 
-    def __init__(self, rows: Iterable[GroupedJob], largest: float) -> None:
-        """Sort the jobs; a job with more than `largest` slots counts with 0 slots."""
-        self.largest = largest
+    def __init__(self, rows: Iterable[GroupedJob], share: ProjectShare) -> None:
+        """Sort the jobs; a job that cannot start within the limits counts with 0 slots."""
+        self.largest, self.users = share.largest, share.users
+        of_users: defaultdict[str, tuple[int, int]] = defaultdict(lambda: (0, 0))
         self.all: list[_Place] = []
         self.by_group: defaultdict[str, list[_Place]] = defaultdict(list)
         ahead = 0
@@ -94,8 +99,23 @@ class _Line:
             place = (-row.priority, ahead, row.queued_at, row.id, row)
             self.all.append(place)
             self.by_group[row.group].append(place)
-            ahead += row.slots if row.slots <= largest else 0
+            if row.slots <= share.largest and self._has_room(row, of_users):
+                ahead += row.slots
         self.slots = ahead
+
+    def _has_room(self, row: GroupedJob, of_users: dict[str, tuple[int, int]]) -> bool:
+        """Return whether a job fits into its owner's limits together with the owner's jobs ahead.
+
+        `of_users` has the slots and the number of the jobs ahead, by owner; this job is added.
+        """
+        if self.users is None:
+            return True
+        user = self.users.of(row.owner_id)
+        if not user.could_hold(row.slots):
+            return False
+        slots, count = of_users[row.owner_id]
+        of_users[row.owner_id] = slots + row.slots, count + 1
+        return user.has_room(slots + row.slots, jobs=count + 1)
 
     def slots_ahead(self, priority: int, queued_at: datetime | None, job_id: str) -> int:
         """Return the slots of the jobs ahead of a job; the job need not be in this line."""
@@ -120,7 +140,8 @@ class SchedulingQueue:
         self._groups: defaultdict[str, set[str]] = defaultdict(set)
         self._projects: defaultdict[str, dict[str, GroupedJob]] = defaultdict(dict)
         self._lines: dict[str, _Line] = {}
-        self._with_quota: frozenset[str] = frozenset()
+        # The projects with separate groups, and whether each of their users has some.
+        self._grouping: set[tuple[str, bool]] = set()
 
     def enter(self, job_ids: Iterable[str]) -> None:
         """Record jobs that have entered groups, so that the next `update` reads them."""
@@ -146,16 +167,17 @@ class SchedulingQueue:
         self.leave(list(self._jobs))
 
     def update(
-        self, connection: Connection, sizes: Mapping[str, int], *, with_quota: Collection[str]
+        self, connection: Connection, sizes: Mapping[str, int], *, quotas: Mapping[str, Quota]
     ) -> None:
         """Read the changes since the last update.
 
-        `sizes` has the number of jobs by group, read after the last `enter`; `with_quota` has the
-        projects with a quota.
+        `sizes` has the number of jobs by group, read after the last `enter`; `quotas` has the
+        quotas by project.
         """
-        for project in self._with_quota.symmetric_difference(with_quota):
+        grouping = {(name, quota.users is not None) for name, quota in quotas.items()}
+        for project, _ in self._grouping ^ grouping:
             self.enter(self._projects.get(project, ()))
-        self._with_quota = frozenset(with_quota)
+        self._grouping = grouping
         self._read(connection, self._entered)
         groups = sizes.keys() | self._groups.keys()
         changed = [group for group in groups if sizes.get(group, 0) != self.size(group)]
@@ -216,8 +238,8 @@ class SchedulingQueue:
 
     def _line(self, project: str, share: ProjectShare) -> _Line:
         line = self._lines.get(project)
-        if line is None or line.largest != share.largest:
-            line = self._lines[project] = _Line(self._projects[project].values(), share.largest)
+        if line is None or (line.largest, line.users) != (share.largest, share.users):
+            line = self._lines[project] = _Line(self._projects[project].values(), share)
         return line
 
     def _read(self, connection: Connection, job_ids: Collection[str]) -> None:

@@ -12,6 +12,7 @@ from typing import Annotated, ClassVar
 from sqlalchemy import Connection, Table, bindparam, select, update
 
 from server.cluster.nodes.capacity import Capacity, read_capacity
+from server.cluster.projects.quotas import read_user_quotas
 from server.cluster.supply.changes import NewRequest, source_changed, store_requests, withdraw
 from server.cluster.supply.rows import (
     IS_OPEN,
@@ -143,7 +144,8 @@ class SupplyKeeper:
             found.setdefault(node.request_id or "", []).append(node)
         waiting: list[UnmetJob] = []
         if group_sizes(connection):
-            rows, _ = self._queue.first(read_shares(connection), limit=MAX_DEMANDS, of_group=1)
+            shares = read_shares(connection, read_user_quotas(connection))
+            rows, _ = self._queue.first(shares, limit=MAX_DEMANDS, of_group=1)
             over_quota = set(self._over_quota())
             waiting = [_as_waiting(row) for row in rows[:MAX_DEMANDS] if row.id not in over_quota]
         return _Snapshot(

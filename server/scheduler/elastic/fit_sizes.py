@@ -83,9 +83,7 @@ class SizeFitter:
             clock = self._context.clock.monotonic
             if state == self._hopeless and clock() < self._hopeless_until:
                 return 0
-            heads = read_heads(
-                connection, self._queue, sizes=sizes, with_quota=quotas.keys(), free_slots=free
-            )
+            heads = read_heads(connection, self._queue, sizes=sizes, quotas=quotas, free_slots=free)
         turns = Turns(offers, quotas=quotas)
         queue = [row.queued for row in heads.rows]
         left_out = self._isolation.left_out()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import cache, partial
@@ -25,7 +25,7 @@ from server.core.database.scheduler_tables import demands
 from server.core.database.tables import attempt_nodes, attempts, checkpoints, jobs
 from server.core.errors import ConflictError, InvalidRequestError, UnreadableError
 from server.core.isolation import Isolation
-from server.core.subject import SCHEDULER
+from server.core.subject import ADMIN_USER_ID, SCHEDULER
 from server.jobs.jobs.checks import known_slots
 from server.jobs.jobs.resume import resume
 from server.jobs.queue.groups import (
@@ -63,6 +63,7 @@ class GrowingJob(TypedRow):
     table: ClassVar[Table] = jobs
     id: str
     project: str
+    owner_id: str
     world_size: int
     held_slots: Annotated[int, HELD_SLOTS.label("held_slots")]
     progress: Progress
@@ -83,25 +84,37 @@ class Rotation:
 
 
 @dataclass(frozen=True)
+class WaitingDemand:
+    """The demand of a waiting job, or of a group of waiting jobs."""
+
+    demand: Demand
+    project: str
+    owner_id: str = ADMIN_USER_ID
+    """Owner of the job; of a group in a project that limits no user, any user."""
+
+
+@dataclass(frozen=True)
 class Room:
     """The slots onto which running jobs may grow."""
 
     offers: Sequence[Offer]
     """The nodes, with only the free slots that no waiting job could use."""
     quotas: Mapping[str, Quota]
-    """Quotas by project; projects without one are omitted."""
-    closed: Collection[str]
-    """Projects in which no job grows."""
+    """Quotas by project; projects without quotas and limits are omitted."""
+    closed: Set[tuple[str, str | None]]
+    """Projects with users whose jobs do not grow; None stands for all users."""
 
-    def left(self, project: str) -> float:
-        """Return the number of further slots that a project's jobs may hold within its quota."""
-        left = self.quotas.get(project, Quota()).left
-        return min(left, 0) if project in self.closed else left
+    def left(self, project: str, owner_id: str) -> float:
+        """Return the number of further slots that jobs of a user in a project may hold."""
+        quota = self.quotas.get(project, Quota())
+        left = min(quota.left, quota.of_user(owner_id).left)
+        is_closed = not self.closed.isdisjoint({(project, None), (project, owner_id)})
+        return min(left, 0) if is_closed else left
 
-    def without(self, node: str, *, project: str, slots: int) -> Room:
-        """Return the remaining room after a job of a project has taken more slots on a node."""
+    def without(self, node: str, *, project: str, owner_id: str, slots: int) -> Room:
+        """Return the remaining room after a job of a user has taken more slots on a node."""
         quotas = {
-            name: replace(quota, held=quota.held + slots) if name == project else quota
+            name: quota.with_more(owner_id, slots) if name == project else quota
             for name, quota in self.quotas.items()
         }
         offers = [offer for offer in self.offers if offer.node != node]
@@ -169,12 +182,13 @@ class ElasticGrower:
 
         def fits_in(room: Room, layout: Layout) -> bool:
             demand = demand_of(job.spec, baseline.overrides, layout, bound=job.storage)
-            within = demand.slots - row.held_slots <= room.left(row.project)
+            within = demand.slots - row.held_slots <= room.left(row.project, row.owner_id)
             return within and fits(demand, room.offers)
 
         free = sum(len(offer.free) for offer in room.offers)
         high = size_range_of(baseline)[1]
-        most = int(min(high, free, row.world_size + room.left(row.project)))
+        left = room.left(row.project, row.owner_id)
+        most = int(min(high, free, row.world_size + left))
         sizes = range(row.world_size + 1, most + 1)
         size = yield from search_best_size(
             baseline, sizes, fits=partial(fits_in, room), slots=slots
@@ -219,53 +233,65 @@ def read_room(connection: Connection, now: datetime, usage: ReadUsage) -> Room |
     leaves = (jobs.c.state == JobState.STOPPING) & goes_on
     if connection.execute(select(jobs.c.id).where(or_(outside, leaves)).limit(1)).first():
         return None
+    quotas = read_quotas(connection, now, usage=usage)
     grouped = select(jobs.c.demand, jobs.c.project).where(waits, jobs.c.demand.is_not(None))
     # One project per group suffices, because projects that share a group have no quota.
     projects = {row.demand: row.project for row in connection.execute(grouped.distinct())}
+    limited = [name for name, quota in quotas.items() if quota.users is not None]
+    owners: dict[str, str] = {}  # of the groups of such projects; each group has one owner
+    if limited:
+        of_limited = select(jobs.c.demand, jobs.c.owner_id).where(jobs.c.project.in_(limited))
+        owned = of_limited.where(waits, jobs.c.demand.is_not(None)).distinct()
+        owners = {row.demand: row.owner_id for row in connection.execute(owned)}
     shapes = connection.execute(
         select(demands.c.key, type_coerce(demands.c.shape, Text).label("shape")).where(
             demands.c.key.in_(grouped.with_only_columns(jobs.c.demand))
         )
     )
     waiting = [
-        (projects[row.key], demand_of_shape(row.shape)) for row in shapes if row.key in projects
+        WaitingDemand(
+            demand_of_shape(row.shape), projects[row.key], owners.get(row.key, ADMIN_USER_ID)
+        )
+        for row in shapes
+        if row.key in projects
     ]
     waiting += _paused(connection, now)
-    if len({demand for _, demand in waiting}) > DEMANDS_AT_ONCE:
+    if len({each.demand for each in waiting}) > DEMANDS_AT_ONCE:
         return None  # the match of so many demands would take too long
-    return room_among(waiting, read_offers(connection), read_quotas(connection, now, usage=usage))
+    return room_among(waiting, read_offers(connection), quotas)
 
 
-def _paused(connection: Connection, now: datetime) -> list[tuple[str, Demand]]:
-    """Return project and demand of newly queued jobs in a pause, at most `GROUPED_AT_ONCE`."""
+def _paused(connection: Connection, now: datetime) -> list[WaitingDemand]:
+    """Return the demands of newly queued jobs in a pause, at most `GROUPED_AT_ONCE`."""
     paused = NewJob.select().where(
         jobs.c.state == JobState.QUEUED,
         jobs.c.demand.is_(None),
         jobs.c.not_before > now,
         jobs.c.queued_at > now - SOON_QUEUED,
     )
-    found: list[tuple[str, Demand]] = []
+    found: list[WaitingDemand] = []
     for row in NewJob.all(connection, paused.order_by(*ARRIVAL).limit(GROUPED_AT_ONCE)):
         try:
-            found.append((row.project, demand_of_new(row)))
+            found.append(WaitingDemand(demand_of_new(row), row.project, row.owner_id))
         except UnreadableError:
             continue  # the job cannot start; its reason has the error
     return found
 
 
 def room_among(
-    waiting: Iterable[tuple[str, Demand]], offers: Sequence[Offer], quotas: Mapping[str, Quota]
+    waiting: Iterable[WaitingDemand], offers: Sequence[Offer], quotas: Mapping[str, Quota]
 ) -> Room:
     """Return the room for growth while other jobs wait.
 
-    Nodes that could hold a waiting job are kept for the job if its project's quota has room. If
-    such nodes exist and the project has `max_slots`, the project's remaining quota is kept for the
-    job, too. Then no job of the project grows.
+    Nodes that could hold a waiting job are kept for the job if its project's quota and its owner's
+    limits have room. If such nodes exist and the owner has `max_slots`, the owner's remaining slots
+    are kept for the job, too. Then no job of the owner grows in this project. The same holds for
+    the project's `max_slots`, unless the job waits for a limit of its owner.
 
     Args:
-        waiting: the project and the demand of each waiting job.
+        waiting: the demands of waiting jobs.
         offers: the nodes, with their free slots.
-        quotas: quotas by project; projects without one are omitted.
+        quotas: quotas by project; projects without quotas and limits are omitted.
     """
 
     @cache
@@ -278,17 +304,23 @@ def room_among(
         )
 
     needed: set[str] = set()
-    closed = {project for project, quota in quotas.items() if quota.used_up is not None}
-    for project, demand in waiting:
+    closed: set[tuple[str, str | None]] = {
+        (project, None) for project, quota in quotas.items() if quota.used_up is not None
+    }
+    for each in waiting:
+        project, slots = each.project, each.demand.slots
         quota = quotas.get(project, Quota())
-        most = quota.max_slots
-        never_starts = most is not None and demand.slots > most
-        if quota.used_up is not None or never_starts:
+        user = quota.of_user(each.owner_id)
+        if quota.used_up is not None or not (quota.could_hold(slots) and user.could_hold(slots)):
+            continue  # the job does not start
+        nodes = able(each.demand)
+        if nodes and user.max_slots is not None:
+            closed.add((project, each.owner_id))
+        if not user.has_room(slots):
             continue
-        nodes = able(demand)
-        if nodes and most is not None:
-            closed.add(project)
-        if quota.has_room(demand.slots):
+        if nodes and quota.max_slots is not None:
+            closed.add((project, None))
+        if quota.has_room(slots):
             needed |= nodes
     unneeded = [replace(offer, free=()) if offer.node in needed else offer for offer in offers]
     return Room(unneeded, quotas, closed)

@@ -9,7 +9,7 @@ from sqlalchemy import Connection, select, update
 
 from server.cluster.nodes.capacity import read_offers
 from server.cluster.placement.fit import fits
-from server.cluster.placement.quotas import Quota
+from server.cluster.placement.quotas import Quota, is_exceeded
 from server.core.context import Context
 from server.core.database.rows import Job
 from server.core.database.tables import attempt_nodes, jobs
@@ -54,7 +54,7 @@ def can_continue(
 
     The slots of the attempt on all other nodes, including spare nodes, count as free, because the
     end of the attempt frees them. The result is False if the job is ordered to end, or if its
-    project exceeds a quota.
+    project exceeds a quota or its owner a limit.
 
     Raises:
         UnreadableError: another version wrote the spec or the settings.
@@ -62,7 +62,7 @@ def can_continue(
     job = Job.one(connection, Job.select().where(jobs.c.id == job_id))
     if job.desired != DesiredState.RUN and job.pending is None:
         return False
-    if quotas.get(job.project, Quota()).is_exceeded:
+    if is_exceeded(quotas, job.project, job.owner_id):
         return False
     baseline = chosen_by_a_person(job)
     share = attempt_nodes.c

@@ -91,9 +91,7 @@ class Placer:
             if is_hopeless and not (new or learned):
                 return 0
             free = sum(len(offer.free) for offer in offers)
-            heads = read_heads(
-                connection, self.queue, sizes=sizes, with_quota=quotas.keys(), free_slots=free
-            )
+            heads = read_heads(connection, self.queue, sizes=sizes, quotas=quotas, free_slots=free)
         queue, holdings = tagged(self.queue, heads, holdings=self._doubted(capacity.holdings, now))
         settings = context.settings
         after = timedelta(seconds=settings.preempt_after_seconds) if settings.preemption else None

@@ -12,7 +12,7 @@ from sqlalchemy import Connection, Select, Table, func, insert, or_, select, upd
 from server.cluster.nodes.capacity import TAKES_JOBS, read_offers
 from server.cluster.placement.demand import Offer
 from server.cluster.placement.fit import allocate, groups
-from server.cluster.placement.quotas import Quota
+from server.cluster.placement.quotas import Quota, is_exceeded
 from server.cluster.projects.quotas import read_quotas
 from server.cluster.projects.usage import ReadUsage, read_usage
 from server.core.context import Context
@@ -145,7 +145,7 @@ class SpareKeeper:
                 return False
             demand = demand_of_new(row)
             sound, kept = _kept(connection, job_id, round_.offers)
-        if round_.quotas.get(row.project, Quota()).is_exceeded:  # the quota includes kept slots
+        if is_exceeded(round_.quotas, row.project, row.owner_id):  # the use includes kept slots
             return False
         sizes = [replace(demand, spare_nodes=count) for count in range(spare_nodes, -1, -1)]
         allocations = (allocate(size, offers) for offers in (sound, kept) for size in sizes)
@@ -197,7 +197,8 @@ class SpareKeeper:
             connection.execute(insert(attempt_nodes).values(**row, spare_since=context.now()))
             more = jobs.c.spare_slots + len(slots)
             connection.execute(update(jobs).where(jobs.c.id == job_id).values(spare_slots=more))
-        return room.without(node, project=launch.job.project, slots=len(slots))
+        job = launch.job
+        return room.without(node, project=job.project, owner_id=job.owner_id, slots=len(slots))
 
 
 def _concerned() -> Select[Any]:
@@ -240,13 +241,13 @@ def _lacking() -> Select[str]:
 
 
 def _spare_share(launch: Launch, room: Room) -> dict[str, Any] | None:
-    """Return the share on a spare node that a job may reserve within its project's quota, or None.
+    """Return the share on a spare node that a job may reserve within its limits, or None.
 
     The node has the kind of slots, the fabric and the storage of the attempt's nodes. Among several
     nodes, the one with the fewest free slots is chosen.
     """
     job, attempt, slots = launch.job, launch.attempt, len(launch.nodes[0].slots)
-    if slots > room.left(job.project):
+    if slots > room.left(job.project, job.owner_id):
         return None
     demand = demand_of(job.spec, attempt.overrides, attempt.layout, bound=job.storage)
     shares = [*launch.nodes, *launch.spares]

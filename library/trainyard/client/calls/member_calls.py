@@ -22,18 +22,38 @@ class MemberCalls:
         """Iterate over the members of a project in the order of their names."""
         return self.transport.pages(Page[MemberView], f"/projects/{project}/members")
 
-    def set_member(self, project: str, user: str, role: ProjectRole | str) -> MemberView:
-        """Give a user a role in a project; it replaces a former role.
+    def set_member(
+        self, project: str, user: str, role: ProjectRole | str, **limits: int | None
+    ) -> MemberView:
+        """Give a user a role in a project, and own limits; the role replaces a former role.
+
+        Args:
+            project: name of the project.
+            user: name of the user.
+            role: role in the project.
+            limits: `max_slots` and `max_running`; omitted limits stay, and None removes one.
 
         Raises:
             NotFoundError: there is no such user or visible project.
+            InvalidRequestError: `max_slots` is above that of the project.
         """
-        path, body = f"/projects/{project}/members/{user}", {"role": str(role)}
+        path, body = f"/projects/{project}/members/{user}", {"role": str(role), **limits}
         return read(MemberView, self.transport.send("PUT", path, body=body))
 
     def remove_member(self, project: str, user: str) -> None:
         """End the membership of a user."""
         self.transport.send("DELETE", f"/projects/{project}/members/{user}")
+
+    def limit_users(self, project: str, **limits: int | None) -> ProjectView:
+        """Change the limits of each user of a project who has no own limits.
+
+        `limits` are `max_slots` and `max_running`; omitted limits stay, and None removes one.
+
+        Raises:
+            InvalidRequestError: `max_slots` is above that of the project.
+        """
+        response = self.transport.send("PATCH", f"/projects/{project}/limits", body=limits)
+        return read(ProjectView, response)
 
     def set_everyone(self, project: str, role: ProjectRole | str | None) -> ProjectView:
         """Give every active person a role in a project, or take it away with None."""

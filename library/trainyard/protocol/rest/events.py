@@ -27,6 +27,7 @@ from trainyard.protocol.rest.nodes import (
 from trainyard.protocol.rest.projects import ProjectChanged
 from trainyard.protocol.shell_sessions.views import ShellClosed, ShellOpened
 from trainyard.protocol.user_accounts.members import (
+    LimitsChanged,
     MembersChanged,
     OwnerChanged,
     ServiceTokenChanged,
@@ -128,6 +129,7 @@ EventView = TypeAliasType(
         | Event[Literal[EventKind.PROJECT_CHANGED], ProjectChanged]
         | Event[Literal[EventKind.MEMBERS_CHANGED], MembersChanged]
         | Event[Literal[EventKind.SERVICE_TOKEN_CHANGED], ServiceTokenChanged]
+        | Event[Literal[EventKind.LIMITS_CHANGED], LimitsChanged]
         | Event[Literal[EventKind.SOURCE_CHANGED], SourceChanged]
         | Event[Literal[EventKind.NODES_REQUESTED], NodesRequested]
         | Event[Literal[EventKind.NODES_RELEASED], NodesReleased],

@@ -83,6 +83,12 @@ class ProjectView(RecordModel):
     """Role of every active person in the project; null for no role."""
     role: ProjectRole | None = None
     """The caller's role in the project; null without one."""
+    member_max_slots: int | None = None
+    """Maximum number of slots that the jobs of each user hold in the project at the same time;
+    unlimited when null. An own limit of a member replaces it."""
+    member_max_running: int | None = None
+    """Maximum number of jobs of each user that hold slots in the project at the same time;
+    unlimited when null. An own limit of a member replaces it."""
 
 
 class ProjectChanged(EventData):

@@ -10,7 +10,7 @@ from pydantic import Field
 from trainyard.base.model_base import RecordModel, SpecModel
 from trainyard.protocol.event_kinds import EventData
 from trainyard.protocol.rest.access import Permission
-from trainyard.protocol.rest.projects import ProjectRole
+from trainyard.protocol.rest.projects import MaxSlots, ProjectRole
 from trainyard.protocol.user_accounts.views import MemberName, UserKind, UserName, UserState
 from trainyard.spec.job import JobName
 
@@ -18,8 +18,25 @@ ServiceRole = Literal[ProjectRole.VIEWER, ProjectRole.MEMBER]
 """Roles of a service account."""
 
 
-class MemberRequest(SpecModel):
-    """Body of a request that gives a user a role in a project."""
+MaxRunning = Annotated[int, Field(ge=0, le=10**6, json_schema_extra={"unit": "jobs"})]
+
+
+class UserLimits(SpecModel):
+    """Limits of a user in a project; absent fields of a change stay as they are."""
+
+    max_slots: MaxSlots | None = None
+    """Maximum number of slots that the user's jobs in the project hold at the same time; null for
+    none."""
+    max_running: MaxRunning | None = None
+    """Maximum number of the user's jobs in the project that hold slots at the same time; null for
+    none."""
+
+
+class MemberRequest(UserLimits):
+    """Body of a request that gives a user a role in a project, and own limits.
+
+    An own limit replaces that of the project; absent limits stay, and null removes one.
+    """
 
     role: ProjectRole
     """Role in the project; it replaces a former role."""
@@ -43,6 +60,20 @@ class MemberView(RecordModel):
     """Role in the project."""
     since: datetime
     """Time at which the user became a member."""
+    max_slots: int | None = None
+    """Own limit of slots; null for that of the project."""
+    max_running: int | None = None
+    """Own limit of jobs that hold slots; null for that of the project."""
+    effective_max_slots: int | None = None
+    """Maximum number of slots that the member's jobs in the project hold at the same time;
+    unlimited when null."""
+    effective_max_running: int | None = None
+    """Maximum number of the member's jobs in the project that hold slots at the same time;
+    unlimited when null."""
+    held_slots: int = 0
+    """Number of slots that the member's jobs in the project hold."""
+    running_jobs: int = 0
+    """Number of the member's jobs in the project that hold slots."""
 
 
 class ServiceAccountRequest(SpecModel):
@@ -97,6 +128,19 @@ class MembersChanged(EventData):
     """Role before the change; null for none."""
     after: ProjectRole | None
     """Role after the change; null for none."""
+
+
+class LimitsChanged(EventData):
+    """The limits of a user in a project, or those of each user, were changed."""
+
+    project: str
+    """Name of the project."""
+    user: str | None
+    """Name of the user with own limits; null for the limits of each user."""
+    before: UserLimits
+    """Limits before the change."""
+    after: UserLimits
+    """Limits after the change."""
 
 
 class ServiceTokenChanged(EventData):

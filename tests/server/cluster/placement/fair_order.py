@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 
@@ -17,6 +17,7 @@ class Waiting:
     queued_at: float
     priority: int = 0
     lasts: float = 0.0
+    owner: str = ""
 
 
 def fair_order(
@@ -25,6 +26,7 @@ def fair_order(
     *,
     weights: Mapping[str, float],
     largest: Mapping[str, int],
+    beyond_limits: Collection[str] = (),
 ) -> Sequence[Waiting]:
     """Return the jobs in their order, chosen one by one.
 
@@ -33,6 +35,7 @@ def fair_order(
         held: slots that each project holds.
         weights: weight of each project.
         largest: size of the largest job of each project that can start; a larger one counts 0.
+        beyond_limits: ids of jobs beyond a limit of their owner; such a job counts 0.
     """
     left = sorted(waiting, key=lambda job: (-job.priority, job.queued_at, job.id))
     counted = Counter(held)
@@ -47,7 +50,8 @@ def fair_order(
             heads.values(),
             key=lambda job: (counted[job.project] / weights[job.project], job.queued_at, job.id),
         )
-        counted[chosen.project] += chosen.size if chosen.size <= largest[chosen.project] else 0
+        if chosen.size <= largest[chosen.project] and chosen.id not in beyond_limits:
+            counted[chosen.project] += chosen.size
         order.append(chosen)
         left.remove(chosen)
     return order

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from sqlalchemy import event, select
 
-from server.cluster.projects.queries import list_projects
+from server.cluster.membership.limit_users import limit_users
+from server.cluster.projects.quotas import read_quotas, read_user_quotas
 from server.cluster.projects.service import change_project, create_project
 from server.core.context import Context
 from server.core.database.scheduler_tables import demands
 from server.core.database.tables import jobs
-from server.core.visibility.scope import SYSTEM_SCOPE
 from server.jobs.jobs.service import cancel
 from server.jobs.queue.groups import GROUPED_AT_ONCE, enter_groups, forget_groups
 from server.jobs.queue.order import read_shares
@@ -24,7 +25,9 @@ from tests.server.jobs.queue.test_groups import fill
 from tests.server.jobs.queue.test_order import listed
 from trainyard.protocol.rest.projects import ProjectRequest, ProjectSettings
 from trainyard.protocol.states import JobState
+from trainyard.protocol.user_accounts.members import UserLimits
 
+OWNERS = (ADA, replace(ADA, user_id="u1"), replace(ADA, user_id="u2"))
 WITH_QUOTA, WITHOUT = ProjectSettings(max_slots=9), ProjectSettings(max_slots=None)
 
 
@@ -126,6 +129,7 @@ def test_the_scheduler_follows_jobs_that_move(
         for _ in range(choose.randrange(3)):
             harness.clock.advance(1)
             size = choose.choice((1, 2))
+            harness.actor = choose.choice(OWNERS)
             waiting.append(
                 harness.submit(project=choose.choice(names), resources={"world_size": size})
             )
@@ -136,14 +140,16 @@ def test_the_scheduler_follows_jobs_that_move(
                 cancel(context, gone, actor=ADA, reason="enough")
             settings = choose.choice((WITH_QUOTA, WITHOUT))
             change_project(context, choose.choice(names), settings, actor=ADA)
-        limited = {
-            view.name
-            for view in list_projects(context, scope=SYSTEM_SCOPE)
-            if view.max_slots is not None
-        }
+            limits = UserLimits(max_running=choose.choice((None, None, 2)))
+            limit_users(context, choose.choice(names), limits, actor=ADA)
         with context.database.read() as connection:
-            queue.update(connection, group_sizes(connection), with_quota=limited)
-            rows, _ = queue.first(read_shares(connection), limit=1000, of_group=1)
+            quotas = read_quotas(connection, context.now())
+            queue.update(connection, group_sizes(connection), quotas=quotas)
+            shares = read_shares(connection, read_user_quotas(connection))
+            rows, _ = queue.first(shares, limit=1000, of_group=1)
             stored = dict(connection.execute(select(jobs.c.id, jobs.c.demand)).all())
         assert [row.id for row in rows] == listed(context)
         assert {row.id: row.group for row in rows} == {row.id: stored[row.id] for row in rows}
+        by_user = {name for name, quota in quotas.items() if quota.users is not None}
+        owners = {(row.group, row.owner_id) for row in rows if row.project in by_user}
+        assert len({group for group, _ in owners}) == len(owners), "a group has one owner"

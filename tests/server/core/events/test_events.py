@@ -51,9 +51,11 @@ from trainyard.protocol.rest.projects import ProjectChanged, ProjectRole, Projec
 from trainyard.protocol.shell_sessions.views import ShellClosed, ShellOpened
 from trainyard.protocol.states import AttemptCause, AttemptOutcome, JobState, OperationState
 from trainyard.protocol.user_accounts.members import (
+    LimitsChanged,
     MembersChanged,
     OwnerChanged,
     ServiceTokenChanged,
+    UserLimits,
 )
 from trainyard.run.checkpoint_faults import CheckpointFault
 from trainyard.run.directory import Phase
@@ -117,6 +119,7 @@ EXAMPLES: tuple[EventData, ...] = (
     ProjectChanged(project="vision", before=None, after=ProjectSettings(weight=2.0, max_slots=16)),
     MembersChanged(project="vision", user="ada", before=None, after=ProjectRole.MEMBER),
     ServiceTokenChanged(project="vision", user="nightly@vision", token="ci", revoked=False),
+    LimitsChanged(project="vision", user=None, before=UserLimits(), after=UserLimits(max_slots=8)),
     OwnerChanged(before="ada", owner="bob"),
     SourceChanged(source="slurm", online=True, paused=False, needs_login=False),
     NodesRequested(request_id="r1", source="slurm", nodes=2),

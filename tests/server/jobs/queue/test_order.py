@@ -13,6 +13,7 @@ import pytest
 from sqlalchemy import insert, select, update
 
 from server.cluster.placement.demand import Demand
+from server.cluster.projects.quotas import read_user_quotas
 from server.cluster.projects.service import change_project, create_project
 from server.core.context import Context
 from server.core.database.scheduler_tables import demands, projects
@@ -117,8 +118,10 @@ def kept(
 ) -> tuple[list[str], int]:
     """Return the ids in the order of the scheduler, and how many of them have no gap."""
     with context.database.read() as connection:
-        queue.update(connection, group_sizes(connection), with_quota=())
-        rows, complete = queue.first(read_shares(connection), limit=limit, of_group=of_group)
+        queue.update(connection, group_sizes(connection), quotas={})
+        rows, complete = queue.first(
+            read_shares(connection, read_user_quotas(connection)), limit=limit, of_group=of_group
+        )
     return [row.id for row in rows], complete
 
 

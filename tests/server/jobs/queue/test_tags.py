@@ -25,8 +25,8 @@ def tag(harness: Harness, job: WaitingJob, *, project: str, held: int = 0) -> fl
     """Return the scheduler's tag of a job that waits, or that holds some slots."""
     queue = SchedulingQueue()
     with harness.context.database.read() as connection:
-        queue.update(connection, group_sizes(connection), with_quota=())
-        share = read_shares(connection)[project]
+        queue.update(connection, group_sizes(connection), quotas={})
+        share = read_shares(connection, {})[project]
     return queue.tag(
         project, share, priority=job.priority, queued_at=job.queued_at, job_id=job.id, held=held
     )

@@ -21,7 +21,7 @@ from server.jobs.jobs.next_attempt import Baseline
 from server.jobs.jobs.resume import resume
 from server.jobs.jobs.service import cancel, stop
 from server.scheduler.elastic import grow_jobs
-from server.scheduler.elastic.grow_jobs import ElasticGrower, room_among
+from server.scheduler.elastic.grow_jobs import ElasticGrower, WaitingDemand, room_among
 from server.scheduler.elastic.jobs import chosen_by_a_person
 from server.scheduler.elastic.sizes import search_best_size
 from tests.actors import ADA
@@ -150,11 +150,14 @@ def test_what_waits_for_ever_closes_no_project() -> None:
     quotas = {"vision": Quota(held=4, max_slots=6)}
     larger_than_the_quota, larger_than_the_cluster = Demand(7), Demand(5)
     for demand in (larger_than_the_quota, larger_than_the_cluster):
-        room = room_among([("vision", demand)], [offer("a", 4, 2)], quotas)
+        room = room_among([WaitingDemand(demand, "vision")], [offer("a", 4, 2)], quotas)
         assert not room.closed
         assert [len(each.free) for each in room.offers] == [2]
-    within = room_among([("vision", Demand(2))], [offer("a", 4, 2)], quotas)
-    assert (set(within.closed), [len(each.free) for each in within.offers]) == ({"vision"}, [0])
+    within = room_among([WaitingDemand(Demand(2), "vision")], [offer("a", 4, 2)], quotas)
+    assert (set(within.closed), [len(each.free) for each in within.offers]) == (
+        {("vision", None)},
+        [0],
+    )
 
 
 def test_one_job_grows_onto_free_slots_and_the_next_waits_for_it(harness: Harness) -> None:

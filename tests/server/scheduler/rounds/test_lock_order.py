@@ -9,15 +9,19 @@ from functools import partial
 
 from sqlalchemy import Connection, select, text, update
 
+from server.api.auth.principals import lock_users
+from server.cluster.membership.service import remove_member
 from server.cluster.projects.service import change_project, create_project, keep_project
 from server.core.context import Context
 from server.core.database.tables import events, nodes
 from server.core.lifecycle import lock_job
 from server.core.liveness import beat
 from server.core.visibility.scope import SYSTEM_SCOPE
-from tests.actors import ADA
+from tests.actors import ADA, ADMIN
 from tests.server.harness import Harness
+from tests.server.members import OURS
 from tests.server.reports import chunk, kept_events, metric_lines, send
+from tests.server.user_limits import act_as, limit_own, submit_ours
 from trainyard.protocol.rest.projects import ProjectRequest, ProjectSettings
 from trainyard.run.directory import Phase
 from trainyard.run.failures import FailureReason
@@ -117,3 +121,25 @@ def test_a_project_changes_while_a_job_of_it_is_forked(harness: Harness, context
         second=partial(keep_project, name=name, scopes=[SYSTEM_SCOPE]),
     )
     assert harness.job(job_id).demand not in {None, group}
+
+
+def test_a_user_is_limited_while_a_job_of_the_user_is_transferred(
+    harness: Harness, context: Context
+) -> None:
+    act_as(harness, "ada")
+    job_id = submit_ours(harness)
+    harness.place()
+    group = harness.job(job_id).demand
+    changes: list[Callable[[], object]] = [
+        partial(limit_own, context, "ada", max_slots=4),
+        partial(remove_member, context, OURS, "ada", actor=ADMIN),
+    ]
+    for change in changes:
+        run_between(
+            context,
+            partial(lock_job, job_id=job_id),
+            action=change,
+            second=partial(lock_users, user_ids=[harness.actor.user_id]),
+        )
+        assert harness.job(job_id).demand not in {None, group}
+        group = harness.job(job_id).demand

@@ -9,7 +9,7 @@ export const PERMISSIONS: Record<Permission, string> = {
   "code:run": "Submit, resume and fork jobs that bring code of their own; upload packs.",
   "shell:run": "Run commands in running attempts.",
   "projects:read": "See projects with their quotas and use.",
-  "members:write": "Add and remove members, make service accounts, and transfer jobs.",
+  "members:write": "Add, limit and remove members, make service accounts, and transfer jobs.",
   "projects:write": "Change description, weight and quotas of projects.",
   "projects:admin": "Create and delete projects.",
   "nodes:read": "See nodes, their metrics, the slot-time of the cluster, and calibrations.",

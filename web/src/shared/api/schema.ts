@@ -1584,7 +1584,7 @@ export interface paths {
         get?: never;
         /**
          * Give a user a role
-         * @description Add a member, or change the member's role.
+         * @description Add a member, or change the member's role and own limits; absent limits stay.
          */
         put: operations["members_put"];
         post?: never;
@@ -1616,6 +1616,26 @@ export interface paths {
         options?: never;
         head?: never;
         patch?: never;
+        trace?: never;
+    };
+    "/api/v1/projects/{name}/limits": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        /**
+         * Limit each user of a project
+         * @description Change the limits of each user without own limits; absent ones stay, null removes one.
+         */
+        patch: operations["members_patch_limits"];
         trace?: never;
     };
     "/api/v1/projects/{name}/service-accounts": {
@@ -5362,7 +5382,7 @@ export interface components {
              */
             modules?: string[];
         };
-        EventView: components["schemas"]["Event_Literal_SUBMITTED__Submitted_"] | components["schemas"]["Event_Literal_IMPORTED__Imported_"] | components["schemas"]["Event_Literal_QUEUED__Queued_"] | components["schemas"]["Event_Literal_PLACED__Placed_"] | components["schemas"]["Event_Literal_CLAIMED__Claimed_"] | components["schemas"]["Event_Literal_RUNNING__Running_"] | components["schemas"]["Event_Literal_WEIGHTS_LOADED__WeightsLoaded_"] | components["schemas"]["Event_Literal_RESUMED__Resumed_"] | components["schemas"]["Event_Literal_STOP_REQUESTED__StopRequested_"] | components["schemas"]["Event_Literal_STOP_AGREED__StopAgreed_"] | components["schemas"]["Event_Literal_CANCEL_REQUESTED__CancelRequested_"] | components["schemas"]["Event_Literal_ROLLED_BACK__RolledBack_"] | components["schemas"]["Event_Literal_RESUME_REQUESTED__ResumeRequested_"] | components["schemas"]["Event_Literal_PRIORITY_CHANGED__PriorityChanged_"] | components["schemas"]["Event_Literal_OWNER_CHANGED__OwnerChanged_"] | components["schemas"]["Event_Literal_SIZE_CHANGED__SizeChange_"] | components["schemas"]["Event_Literal_NODE_ENDED__NodeEnded_"] | components["schemas"]["Event_Literal_ATTEMPT_ENDED__AttemptEnded_"] | components["schemas"]["Event_Literal_JOB_ENDED__JobEnded_"] | components["schemas"]["Event_Literal_UNREACHABLE__Unreachable_"] | components["schemas"]["Event_Literal_REACHABLE__Reachable_"] | components["schemas"]["Event_Literal_CHECKPOINT_COMMITTED__CheckpointCommitted_"] | components["schemas"]["Event_Literal_SAVE_FAILED__SaveFailed_"] | components["schemas"]["Event_Literal_CHECKPOINT_DAMAGED__CheckpointDamaged_"] | components["schemas"]["Event_Literal_CHECKPOINT_PINNED__CheckpointPinned_"] | components["schemas"]["Event_Literal_OPERATION_QUEUED__OperationQueued_"] | components["schemas"]["Event_Literal_OPERATION_STARTED__OperationStarted_"] | components["schemas"]["Event_Literal_OPERATION_ENDED__OperationEnded_"] | components["schemas"]["Event_Literal_CONTINUITY_CHECKED__ContinuityChecked_"] | components["schemas"]["Event_Literal_REQUEST_ANSWERED__RequestAnswered_"] | components["schemas"]["Event_Literal_SHELL_OPENED__ShellOpened_"] | components["schemas"]["Event_Literal_SHELL_CLOSED__ShellClosed_"] | components["schemas"]["Event_Literal_LINE_SKIPPED__LineSkipped_"] | components["schemas"]["Event_Literal_METRICS_DROPPED__MetricsDropped_"] | components["schemas"]["Event_Literal_OUTPUT_DROPPED__OutputDropped_"] | components["schemas"]["Event_Literal_STRAGGLER_FOUND__StragglerFound_"] | components["schemas"]["Event_Literal_STRAGGLER_GONE__StragglerGone_"] | components["schemas"]["Event_Literal_NODE_REGISTERED__NodeRegistered_"] | components["schemas"]["Event_Literal_NODE_ONLINE__NodeOnline_"] | components["schemas"]["Event_Literal_NODE_OFFLINE__NodeOffline_"] | components["schemas"]["Event_Literal_NODE_DRAINED__NodeDrained_"] | components["schemas"]["Event_Literal_NODE_LABELED__NodeLabeled_"] | components["schemas"]["Event_Literal_JOB_DELETED__JobDeleted_"] | components["schemas"]["Event_Literal_PROJECT_CHANGED__ProjectChanged_"] | components["schemas"]["Event_Literal_MEMBERS_CHANGED__MembersChanged_"] | components["schemas"]["Event_Literal_SERVICE_TOKEN_CHANGED__ServiceTokenChanged_"] | components["schemas"]["Event_Literal_SOURCE_CHANGED__SourceChanged_"] | components["schemas"]["Event_Literal_NODES_REQUESTED__NodesRequested_"] | components["schemas"]["Event_Literal_NODES_RELEASED__NodesReleased_"];
+        EventView: components["schemas"]["Event_Literal_SUBMITTED__Submitted_"] | components["schemas"]["Event_Literal_IMPORTED__Imported_"] | components["schemas"]["Event_Literal_QUEUED__Queued_"] | components["schemas"]["Event_Literal_PLACED__Placed_"] | components["schemas"]["Event_Literal_CLAIMED__Claimed_"] | components["schemas"]["Event_Literal_RUNNING__Running_"] | components["schemas"]["Event_Literal_WEIGHTS_LOADED__WeightsLoaded_"] | components["schemas"]["Event_Literal_RESUMED__Resumed_"] | components["schemas"]["Event_Literal_STOP_REQUESTED__StopRequested_"] | components["schemas"]["Event_Literal_STOP_AGREED__StopAgreed_"] | components["schemas"]["Event_Literal_CANCEL_REQUESTED__CancelRequested_"] | components["schemas"]["Event_Literal_ROLLED_BACK__RolledBack_"] | components["schemas"]["Event_Literal_RESUME_REQUESTED__ResumeRequested_"] | components["schemas"]["Event_Literal_PRIORITY_CHANGED__PriorityChanged_"] | components["schemas"]["Event_Literal_OWNER_CHANGED__OwnerChanged_"] | components["schemas"]["Event_Literal_SIZE_CHANGED__SizeChange_"] | components["schemas"]["Event_Literal_NODE_ENDED__NodeEnded_"] | components["schemas"]["Event_Literal_ATTEMPT_ENDED__AttemptEnded_"] | components["schemas"]["Event_Literal_JOB_ENDED__JobEnded_"] | components["schemas"]["Event_Literal_UNREACHABLE__Unreachable_"] | components["schemas"]["Event_Literal_REACHABLE__Reachable_"] | components["schemas"]["Event_Literal_CHECKPOINT_COMMITTED__CheckpointCommitted_"] | components["schemas"]["Event_Literal_SAVE_FAILED__SaveFailed_"] | components["schemas"]["Event_Literal_CHECKPOINT_DAMAGED__CheckpointDamaged_"] | components["schemas"]["Event_Literal_CHECKPOINT_PINNED__CheckpointPinned_"] | components["schemas"]["Event_Literal_OPERATION_QUEUED__OperationQueued_"] | components["schemas"]["Event_Literal_OPERATION_STARTED__OperationStarted_"] | components["schemas"]["Event_Literal_OPERATION_ENDED__OperationEnded_"] | components["schemas"]["Event_Literal_CONTINUITY_CHECKED__ContinuityChecked_"] | components["schemas"]["Event_Literal_REQUEST_ANSWERED__RequestAnswered_"] | components["schemas"]["Event_Literal_SHELL_OPENED__ShellOpened_"] | components["schemas"]["Event_Literal_SHELL_CLOSED__ShellClosed_"] | components["schemas"]["Event_Literal_LINE_SKIPPED__LineSkipped_"] | components["schemas"]["Event_Literal_METRICS_DROPPED__MetricsDropped_"] | components["schemas"]["Event_Literal_OUTPUT_DROPPED__OutputDropped_"] | components["schemas"]["Event_Literal_STRAGGLER_FOUND__StragglerFound_"] | components["schemas"]["Event_Literal_STRAGGLER_GONE__StragglerGone_"] | components["schemas"]["Event_Literal_NODE_REGISTERED__NodeRegistered_"] | components["schemas"]["Event_Literal_NODE_ONLINE__NodeOnline_"] | components["schemas"]["Event_Literal_NODE_OFFLINE__NodeOffline_"] | components["schemas"]["Event_Literal_NODE_DRAINED__NodeDrained_"] | components["schemas"]["Event_Literal_NODE_LABELED__NodeLabeled_"] | components["schemas"]["Event_Literal_JOB_DELETED__JobDeleted_"] | components["schemas"]["Event_Literal_PROJECT_CHANGED__ProjectChanged_"] | components["schemas"]["Event_Literal_MEMBERS_CHANGED__MembersChanged_"] | components["schemas"]["Event_Literal_SERVICE_TOKEN_CHANGED__ServiceTokenChanged_"] | components["schemas"]["Event_Literal_LIMITS_CHANGED__LimitsChanged_"] | components["schemas"]["Event_Literal_SOURCE_CHANGED__SourceChanged_"] | components["schemas"]["Event_Literal_NODES_REQUESTED__NodesRequested_"] | components["schemas"]["Event_Literal_NODES_RELEASED__NodesReleased_"];
         /** Event[Literal[<EventKind.ATTEMPT_ENDED: 'attempt_ended'>], AttemptEnded] */
         Event_Literal_ATTEMPT_ENDED__AttemptEnded_: {
             /**
@@ -5882,6 +5902,58 @@ export interface components {
             message: string;
             /** @description Details of the event. */
             data: components["schemas"]["JobEnded"];
+        };
+        /** Event[Literal[<EventKind.LIMITS_CHANGED: 'limits_changed'>], LimitsChanged] */
+        Event_Literal_LIMITS_CHANGED__LimitsChanged_: {
+            /**
+             * Id
+             * @description Position of the event in the stream of all events.
+             */
+            id: number;
+            /**
+             * At
+             * Format: date-time
+             * @description Time of the event.
+             */
+            at: string;
+            /**
+             * @description Kind of the event; it determines the fields of `data`. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            kind: "limits_changed";
+            /**
+             * Job Id
+             * @description Id of the job.
+             */
+            job_id: string | null;
+            /**
+             * Attempt
+             * @description Number of the attempt.
+             */
+            attempt: number | null;
+            /**
+             * Node
+             * @description Name of the node.
+             */
+            node: string | null;
+            /**
+             * Actor
+             * @description Author of the event: the name of a token, of a node, or of a part of the system, such as
+             *     `scheduler`.
+             */
+            actor: string;
+            /**
+             * User
+             * @description Name of the author's user; null for nodes and parts of the system, and in older events.
+             */
+            user: string | null;
+            /**
+             * Message
+             * @description The event as a sentence.
+             */
+            message: string;
+            /** @description Details of the event. */
+            data: components["schemas"]["LimitsChanged"];
         };
         /** Event[Literal[<EventKind.LINE_SKIPPED: 'line_skipped'>], LineSkipped] */
         Event_Literal_LINE_SKIPPED__LineSkipped_: {
@@ -10190,6 +10262,26 @@ export interface components {
             speed: components["schemas"]["SpeedEstimate"] | null;
         };
         /**
+         * LimitsChanged
+         * @description The limits of a user in a project, or those of each user, were changed.
+         */
+        LimitsChanged: {
+            /**
+             * Project
+             * @description Name of the project.
+             */
+            project: string;
+            /**
+             * User
+             * @description Name of the user with own limits; null for the limits of each user.
+             */
+            user: string | null;
+            /** @description Limits before the change. */
+            before: components["schemas"]["UserLimits"];
+            /** @description Limits after the change. */
+            after: components["schemas"]["UserLimits"];
+        };
+        /**
          * LineSkipped
          * @description A line in a file of the run directory is unreadable and was skipped.
          */
@@ -10685,9 +10777,23 @@ export interface components {
         };
         /**
          * MemberRequest
-         * @description Body of a request that gives a user a role in a project.
+         * @description Body of a request that gives a user a role in a project, and own limits.
+         *
+         *     An own limit replaces that of the project; absent limits stay, and null removes one.
          */
         MemberRequest: {
+            /**
+             * Max Slots
+             * @description Maximum number of slots that the user's jobs in the project hold at the same time; null for
+             *     none.
+             */
+            max_slots?: number | null;
+            /**
+             * Max Running
+             * @description Maximum number of the user's jobs in the project that hold slots at the same time; null for
+             *     none.
+             */
+            max_running?: number | null;
             /** @description Role in the project; it replaces a former role. */
             role: components["schemas"]["ProjectRole"];
         };
@@ -10711,6 +10817,40 @@ export interface components {
              * @description Time at which the user became a member.
              */
             since: string;
+            /**
+             * Max Slots
+             * @description Own limit of slots; null for that of the project.
+             */
+            max_slots: number | null;
+            /**
+             * Max Running
+             * @description Own limit of jobs that hold slots; null for that of the project.
+             */
+            max_running: number | null;
+            /**
+             * Effective Max Slots
+             * @description Maximum number of slots that the member's jobs in the project hold at the same time;
+             *     unlimited when null.
+             */
+            effective_max_slots: number | null;
+            /**
+             * Effective Max Running
+             * @description Maximum number of the member's jobs in the project that hold slots at the same time;
+             *     unlimited when null.
+             */
+            effective_max_running: number | null;
+            /**
+             * Held Slots
+             * @description Number of slots that the member's jobs in the project hold.
+             * @default 0
+             */
+            held_slots: number;
+            /**
+             * Running Jobs
+             * @description Number of the member's jobs in the project that hold slots.
+             * @default 0
+             */
+            running_jobs: number;
         };
         /**
          * MembersChanged
@@ -14603,6 +14743,18 @@ export interface components {
             everyone: components["schemas"]["ProjectRole"] | null;
             /** @description The caller's role in the project; null without one. */
             role: components["schemas"]["ProjectRole"] | null;
+            /**
+             * Member Max Slots
+             * @description Maximum number of slots that the jobs of each user hold in the project at the same time;
+             *     unlimited when null. An own limit of a member replaces it.
+             */
+            member_max_slots: number | null;
+            /**
+             * Member Max Running
+             * @description Maximum number of jobs of each user that hold slots in the project at the same time;
+             *     unlimited when null. An own limit of a member replaces it.
+             */
+            member_max_running: number | null;
         };
         /**
          * QuantizationSection
@@ -17792,6 +17944,42 @@ export interface components {
          * @enum {string}
          */
         UserKind: "person" | "service";
+        /**
+         * UserLimits
+         * @description Limits of a user in a project; absent fields of a change stay as they are.
+         */
+        UserLimits: {
+            /**
+             * Max Slots
+             * @description Maximum number of slots that the user's jobs in the project hold at the same time; null for
+             *     none.
+             */
+            max_slots: number | null;
+            /**
+             * Max Running
+             * @description Maximum number of the user's jobs in the project that hold slots at the same time; null for
+             *     none.
+             */
+            max_running: number | null;
+        };
+        /**
+         * UserLimits
+         * @description Limits of a user in a project; absent fields of a change stay as they are.
+         */
+        UserLimitsInput: {
+            /**
+             * Max Slots
+             * @description Maximum number of slots that the user's jobs in the project hold at the same time; null for
+             *     none.
+             */
+            max_slots?: number | null;
+            /**
+             * Max Running
+             * @description Maximum number of the user's jobs in the project that hold slots at the same time; null for
+             *     none.
+             */
+            max_running?: number | null;
+        };
         /**
          * UserRequest
          * @description Body of a request for a new user.
@@ -24874,6 +25062,105 @@ export interface operations {
             };
         };
     };
+    members_patch_limits: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Name of the project. */
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["UserLimitsInput"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ProjectView"];
+                };
+            };
+            /** @description No token, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description A token that may not do this */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Nothing has this id */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The present state forbids it */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The body is over the limit */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The body is not JSON */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Something in the request is wrong; `errors` names each place */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+        };
+    };
     members_list_service_accounts: {
         parameters: {
             query?: {
@@ -28196,6 +28483,7 @@ export const event_Literal_CONTINUITY_CHECKED__ContinuityChecked_KindValues: Rea
 export const event_Literal_IMPORTED__Imported_KindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Event_Literal_IMPORTED__Imported_"]["kind"]> = ["imported"];
 export const event_Literal_JOB_DELETED__JobDeleted_KindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Event_Literal_JOB_DELETED__JobDeleted_"]["kind"]> = ["job_deleted"];
 export const event_Literal_JOB_ENDED__JobEnded_KindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Event_Literal_JOB_ENDED__JobEnded_"]["kind"]> = ["job_ended"];
+export const event_Literal_LIMITS_CHANGED__LimitsChanged_KindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Event_Literal_LIMITS_CHANGED__LimitsChanged_"]["kind"]> = ["limits_changed"];
 export const event_Literal_LINE_SKIPPED__LineSkipped_KindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Event_Literal_LINE_SKIPPED__LineSkipped_"]["kind"]> = ["line_skipped"];
 export const event_Literal_MEMBERS_CHANGED__MembersChanged_KindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Event_Literal_MEMBERS_CHANGED__MembersChanged_"]["kind"]> = ["members_changed"];
 export const event_Literal_METRICS_DROPPED__MetricsDropped_KindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Event_Literal_METRICS_DROPPED__MetricsDropped_"]["kind"]> = ["metrics_dropped"];

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from trainyard.cli import formats
 from trainyard.cli.commands.machines.access_tokens import draw_tokens
+from trainyard.cli.commands.machines.projects import parse_quota
 from trainyard.cli.options import Json
 from trainyard.cli.output import emit
 from trainyard.cli.table import Listing
@@ -32,26 +33,50 @@ def members(
     given: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="list|add USER ROLE|remove USER|everyone ROLE",
-            help="Give a user a role, end a membership, or give every person a role (`none` takes "
-            "it away). Default: list the members.",
+            metavar="list|add USER ROLE|remove USER|everyone ROLE|limits",
+            help="Give a user a role, end a membership, give every person a role (`none` takes "
+            "it away), or limit each user. Default: list the members.",
         ),
     ] = None,
     project: OfProject = DEFAULT_PROJECT,
+    max_slots: Annotated[
+        str | None,
+        typer.Option(
+            "--max-slots", metavar="SLOTS", help="With add or limits: held slots, or `none`."
+        ),
+    ] = None,
+    max_running: Annotated[
+        str | None,
+        typer.Option(
+            "--max-running", metavar="JOBS", help="With add or limits: running jobs, or `none`."
+        ),
+    ] = None,
     json: Json = False,
 ) -> None:
-    """List the members of a project with their roles; add or remove one.
+    """List the members of a project with roles, use and limits; add, limit or remove one.
 
     Roles: a viewer reads, a member submits and changes jobs, a maintainer also deletes jobs and
-    changes members.
+    changes members. `limits` sets the limits of each user; a limit of `add` replaces them.
     """
     words = given or ["list"]
+    limits: dict[str, int | None] = {}
+    if max_slots is not None:
+        limits["max_slots"] = parse_quota(max_slots, int, option="--max-slots")
+    if max_running is not None:
+        limits["max_running"] = parse_quota(max_running, int, option="--max-running")
     with Client() as yard:
         match words:
+            case ["add", user, role]:
+                yard.set_member(project, user, _role(role), **limits)
+            case ["limits"] if limits:
+                yard.limit_users(project, **limits)
+            case _ if limits:
+                raise UsageError(
+                    "--max-slots and --max-running are options of `add` and `limits`.",
+                    remedy="Write `trainyard members add USER member --max-slots 8`.",
+                )
             case ["list"]:
                 pass
-            case ["add", user, role]:
-                yard.set_member(project, user, _role(role))
             case ["remove", user]:
                 yard.remove_member(project, user)
             case ["everyone", role]:
@@ -60,7 +85,8 @@ def members(
                 raise UsageError(
                     f"`members {' '.join(words)}` is not a command.",
                     remedy="Write `trainyard members`, `trainyard members add USER member`, "
-                    "`trainyard members remove USER` or `trainyard members everyone viewer`.",
+                    "`trainyard members remove USER`, `trainyard members everyone viewer` or "
+                    "`trainyard members limits --max-slots 8`.",
                 )
         shown = list(yard.members(project))
     emit(shown, draw_members, as_json=json)
@@ -136,9 +162,18 @@ def draw_members(shown: Sequence[MemberView]) -> RenderableType:
     """Return the table of members."""
     if not shown:
         return Text("No members; the role of everyone may still give access.")
-    rows = Listing("NAME", "ROLE", "KIND", "SINCE")
+    rows = Listing(
+        *("NAME", "ROLE", "KIND", "SLOTS", "RUNNING", "SINCE"), right=("SLOTS", "RUNNING")
+    )
     for member in shown:
-        rows.add(member.user, member.role, member.kind, formats.date(member.since))
+        rows.add(
+            member.user,
+            member.role,
+            member.kind,
+            _use(member.held_slots, member.effective_max_slots),
+            _use(member.running_jobs, member.effective_max_running),
+            formats.date(member.since),
+        )
     return rows
 
 
@@ -165,6 +200,10 @@ def _revoke(yard: Client, project: str, account: str, *, token: str) -> None:
 
 def _secret(token: TokenView) -> RenderableType:
     return Text(token.secret or "")
+
+
+def _use(used: int, most: int | None) -> str:
+    return f"{used:,}" if most is None else f"{used:,} of {most:,}"
 
 
 def _role(role: str) -> ProjectRole:

@@ -57,9 +57,9 @@ def projects(
     if weight is not None:
         settings["weight"] = weight
     if max_slots is not None:
-        settings["max_slots"] = _quota(max_slots, int, option="--max-slots")
+        settings["max_slots"] = parse_quota(max_slots, int, option="--max-slots")
     if slot_hours is not None:
-        settings["slot_hours_per_month"] = _quota(slot_hours, float, option="--slot-hours")
+        settings["slot_hours_per_month"] = parse_quota(slot_hours, float, option="--slot-hours")
     verb, name = _parsed(given or [], has_settings=bool(settings))
     with Client() as yard:
         match verb:
@@ -114,7 +114,12 @@ def _parsed(given: list[str], *, has_settings: bool) -> tuple[str | None, str]:
     )
 
 
-def _quota(text: str, kind: Callable[[str], Number], *, option: str) -> Number | None:
+def parse_quota(text: str, kind: Callable[[str], Number], *, option: str) -> Number | None:
+    """Return the number in the value of an option, or None for `none`.
+
+    Raises:
+        UsageError: the value is neither.
+    """
     if text == UNLIMITED:
         return None
     try:

@@ -30,6 +30,33 @@ def test_members_are_added_and_removed(run: Run, yard: Yard) -> None:
     assert "is not a command" in run("members", "sing").stderr
 
 
+def test_users_are_limited(run: Run, yard: Yard) -> None:
+    run("projects", "create", "vision", "--max-slots", "16")
+    add_user(yard.harness.context, "ada")
+    of_vision = ("--project", "vision")
+
+    def limits(*words: str) -> tuple[list[int | None], list[int | None]]:
+        """Return the member's own limits and the effective ones after a command."""
+        (ada,) = json.loads(run("members", *words, *of_vision, "--json").stdout)
+        own = [ada["max_slots"], ada["max_running"]]
+        return own, [ada["effective_max_slots"], ada["effective_max_running"]]
+
+    added = limits("add", "ada", "member", "--max-slots", "8", "--max-running", "2")
+    assert added == ([8, 2], [8, 2])
+    assert limits("limits", "--max-running", "4") == ([8, 2], [8, 2])
+    assert limits("add", "ada", "viewer") == ([8, 2], [8, 2]), "absent limits stay"
+    removed = limits("add", "ada", "member", "--max-running", "none")
+    assert removed == ([8, None], [8, 4])
+    row = run("members", *of_vision).stdout.splitlines()[1]
+    assert row.split()[3:9] == ["0", "of", "8", "0", "of", "4"]
+    above = run("members", "limits", "--max-slots", "17", *of_vision)
+    assert "max_slots=17 is above the max_slots of the project; legal: 0 to 16" in above.stderr
+    wrong = run("members", "remove", "ada", "--max-slots", "8", *of_vision)
+    assert (wrong.exit_code, "options of `add` and `limits`" in wrong.stderr) == (2, True)
+    assert "not a number" in run("members", "limits", "--max-slots", "many", *of_vision).stderr
+    assert "is not a command" in run("members", "limits", *of_vision).stderr
+
+
 def test_service_accounts_have_tokens(run: Run, yard: Yard) -> None:
     assert run("service-accounts").stdout.startswith("No service accounts")
     made = listed(run, "service-accounts", "create", "nightly", "--role", "viewer")
