@@ -19,7 +19,7 @@ from typing import Annotated, ClassVar
 from sqlalchemy import Connection, Table, Text, func, select, type_coerce
 
 from server.cluster.placement.demand import QueuedJob, leave_time
-from server.cluster.placement.quotas import Quota
+from server.cluster.placement.quotas import Quota, UserQuotas
 from server.core.database.engine import batches
 from server.core.database.rows import TypedRow
 from server.core.database.scheduler_tables import demands
@@ -90,7 +90,7 @@ class _Line:
 
     def __init__(self, rows: Iterable[GroupedJob], share: ProjectShare) -> None:
         """Sort the jobs; a job that cannot start within the limits counts with 0 slots."""
-        self.largest, self.users = share.largest, share.users
+        largest, users = self.largest, self.users = share.largest, share.users
         of_users: defaultdict[str, tuple[int, int]] = defaultdict(lambda: (0, 0))
         self.all: list[_Place] = []
         self.by_group: defaultdict[str, list[_Place]] = defaultdict(list)
@@ -99,29 +99,30 @@ class _Line:
             place = (-row.priority, ahead, row.queued_at, row.id, row)
             self.all.append(place)
             self.by_group[row.group].append(place)
-            if row.slots <= share.largest and self._has_room(row, of_users):
+            if row.slots <= largest and (users is None or _has_room(row, users, of_users)):
                 ahead += row.slots
         self.slots = ahead
-
-    def _has_room(self, row: GroupedJob, of_users: dict[str, tuple[int, int]]) -> bool:
-        """Return whether a job fits into its owner's limits together with the owner's jobs ahead.
-
-        `of_users` has the slots and the number of the jobs ahead, by owner; this job is added.
-        """
-        if self.users is None:
-            return True
-        user = self.users.of(row.owner_id)
-        if not user.could_hold(row.slots):
-            return False
-        slots, count = of_users[row.owner_id]
-        of_users[row.owner_id] = slots + row.slots, count + 1
-        return user.has_room(slots + row.slots, jobs=count + 1)
 
     def slots_ahead(self, priority: int, queued_at: datetime | None, job_id: str) -> int:
         """Return the slots of the jobs ahead of a job; the job need not be in this line."""
         own = -priority, queued_at, job_id
         index = bisect_left(self.all, own, key=lambda place: (place[0], *place[2:4]))
         return self.all[index][1] if index < len(self.all) else self.slots
+
+
+def _has_room(
+    row: GroupedJob, users: UserQuotas, of_users: defaultdict[str, tuple[int, int]]
+) -> bool:
+    """Return whether a job fits into its owner's limits together with the owner's jobs ahead.
+
+    `of_users` has the slots and the number of the jobs ahead, by owner; this job is added.
+    """
+    user = users.of(row.owner_id)
+    if not user.could_hold(row.slots):
+        return False
+    slots, count = of_users[row.owner_id]
+    of_users[row.owner_id] = slots + row.slots, count + 1
+    return user.has_room(slots + row.slots, jobs=count + 1)
 
 
 class SchedulingQueue:
@@ -238,7 +239,7 @@ class SchedulingQueue:
 
     def _line(self, project: str, share: ProjectShare) -> _Line:
         line = self._lines.get(project)
-        if line is None or (line.largest, line.users) != (share.largest, share.users):
+        if line is None or line.largest != share.largest or line.users != share.users:
             line = self._lines[project] = _Line(self._projects[project].values(), share)
         return line
 
