@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from sqlalchemy import Connection, update
 
+from server.api.auth.endings import write_as
 from server.cluster.membership.queries import NamedUser, own_limits
-from server.cluster.projects.groups import lock_grouped, regrouping
+from server.cluster.projects.groups import regrouping
 from server.cluster.projects.queries import lock_project, project_row, views
 from server.core.context import Context
 from server.core.database.scheduler_tables import projects
@@ -18,9 +19,6 @@ from trainyard.protocol.rest.access import Permission
 from trainyard.protocol.rest.projects import ProjectView
 from trainyard.protocol.user_accounts.members import LimitsChanged, UserLimits
 
-WITHOUT_LIMITS = UserLimits(max_slots=None, max_running=None)
-"""Change that removes all limits."""
-
 
 def limit_users(context: Context, project: str, change: UserLimits, *, actor: Actor) -> ProjectView:
     """Change the limits of each user of a project who has no own limits; running jobs continue.
@@ -30,7 +28,7 @@ def limit_users(context: Context, project: str, change: UserLimits, *, actor: Ac
         ForbiddenError: the actor lacks `members:write` in the project.
         InvalidRequestError: `max_slots` is above that of the project.
     """
-    with context.database.write() as connection:
+    with write_as(context, actor) as connection:
         check_visible(connection, project, scope=actor.scope, permission=Permission.MEMBERS_WRITE)
         lock_project(connection, project)
         row = project_row(connection, project)
@@ -48,19 +46,6 @@ def limit_users(context: Context, project: str, change: UserLimits, *, actor: Ac
         return views(context, connection, [project_row(connection, project)], scope=actor.scope)[0]
 
 
-def lock_for_limits(
-    connection: Connection, project: str, *, user_id: str, change: UserLimits = WITHOUT_LIMITS
-) -> None:
-    """Lock a project, and its waiting jobs if the own limits of a user change.
-
-    Call this before users are locked. By default, the membership ends.
-    """
-    lock_project(connection, project)
-    before = own_limits(connection, project, user_id)
-    if _changed(before, change) != before:
-        lock_grouped(connection, project)
-
-
 def limit_member(
     context: Context,
     connection: Connection,
@@ -70,8 +55,7 @@ def limit_member(
     change: UserLimits,
     actor: Actor,
 ) -> None:
-    """Change the own limits of a member; the caller has checked the actor, and has called
-    `lock_for_limits`.
+    """Change the own limits of a member; the caller has checked the actor and locked the project.
 
     Raises:
         InvalidRequestError: `max_slots` is above that of the project.

@@ -12,7 +12,7 @@ from server.api.accounts.service_accounts import create_account, end_accounts, o
 from server.api.auth.endings import end_forbidden_commands
 from server.api.auth.permissions import held_by_role
 from server.api.auth.principals import hold_token, lock_users
-from server.cluster.membership.limit_users import WITHOUT_LIMITS, limit_member, lock_for_limits
+from server.cluster.membership.limit_users import limit_member
 from server.cluster.membership.queries import (
     NamedUser,
     member_view,
@@ -41,7 +41,6 @@ from trainyard.protocol.user_accounts.members import (
     MemberView,
     ServiceAccountRequest,
     ServiceAccountView,
-    UserLimits,
 )
 from trainyard.protocol.user_accounts.views import UserKind, UserState
 
@@ -64,7 +63,7 @@ def set_member(
     """
     role = request.role
     with context.database.write() as connection:
-        user = _locked(context, connection, project, name=name, change=request, actor=actor)
+        user = _locked(context, connection, project, name=name, actor=actor)
         before = own_role(connection, project, user.id)
         check_gives(actor.scope, role, project)
         _refuse_service(user, before, role)
@@ -175,9 +174,9 @@ def remove_service_account(context: Context, project: str, name: str, *, actor: 
     with context.database.write() as connection:
         check_visible(connection, project, scope=actor.scope, permission=Permission.MEMBERS_WRITE)
         first = one_account(connection, project, name)
-        lock_for_limits(connection, project, user_id=first.id)
         lock_users(connection, [first.id, actor.user_id])
         _hold(context, connection, project, actor=actor)
+        lock_project(connection, project)
         account = one_account(connection, project, name)
         user = user_named(connection, name)
         with regrouping(connection, project):
@@ -209,12 +208,9 @@ def _locked(
     project: str,
     *,
     name: str,
-    change: UserLimits = WITHOUT_LIMITS,
     actor: Actor,
 ) -> NamedUser:
-    """Lock a user, the actor and a project for a change of the user's role and own limits.
-
-    Return the user. By default, the membership ends.
+    """Lock a user, the actor and a project; return the user.
 
     Raises:
         NotFoundError: the actor sees no such project, or no user has this name.
@@ -228,7 +224,7 @@ def _locked(
         raise ConflictError(f"{name} is built in: it is a maintainer of every project")
     lock_users(connection, [user.id, actor.user_id])
     _hold(context, connection, project, actor=actor)
-    lock_for_limits(connection, project, user_id=user.id, change=change)
+    lock_project(connection, project)
     return user_named(connection, name)
 
 

@@ -60,7 +60,7 @@ def regrouping(connection: Connection, project: str) -> Iterator[None]:
         _move_groups(connection, project, by_user=by_user)
 
 
-def lock_grouped(connection: Connection, project: str) -> None:
+def _lock_grouped(connection: Connection, project: str) -> None:
     """Lock a project's queued jobs in groups until the transaction ends.
 
     The caller's transaction holds the lock of the project, so no further job enters a group.
@@ -79,7 +79,7 @@ def _grouped(project: str) -> Sequence[ColumnElement[bool]]:
 
 
 def _move_groups(connection: Connection, project: str, *, by_user: bool | None) -> None:
-    lock_grouped(connection, project)
+    _lock_grouped(connection, project)
     waiting = _grouped(project)
     present = select(jobs.c.demand).where(*waiting)
     rows = connection.execute(select(demands).where(demands.c.key.in_(present))).all()

@@ -16,6 +16,7 @@ from server.api.accounts.service import change_user
 from server.api.auth.endings import write_as
 from server.api.auth.principals import note_uses
 from server.api.http.group_commit import serve_apart
+from server.cluster.membership.limit_users import limit_users
 from server.cluster.membership.service import (
     add_service_account,
     remove_member,
@@ -48,7 +49,11 @@ from trainyard.protocol.rest.checkpoints import ForkRequest
 from trainyard.protocol.rest.projects import ProjectRequest, ProjectRole, ProjectSettings
 from trainyard.protocol.rest.resume import ResumeRequest
 from trainyard.protocol.states import AttemptOutcome
-from trainyard.protocol.user_accounts.members import ServiceAccountRequest
+from trainyard.protocol.user_accounts.members import (
+    MemberRequest,
+    ServiceAccountRequest,
+    UserLimits,
+)
 from trainyard.protocol.user_accounts.views import ClusterRole, UserChange, UserKind
 from trainyard.run.records import Request
 from trainyard.spec.job import JobSpec, parse_job_spec
@@ -208,6 +213,9 @@ def test_changes_of_roles_projects_and_jobs_do_not_deadlock(
     token_ids = [each.token_id or "" for each in (*people, admin)]
     count = iter(range(1000))
 
+    def limited(slots: int) -> MemberRequest:
+        return MemberRequest(role=ProjectRole.MAINTAINER, max_slots=slots or None)
+
     def lives() -> None:
         name = f"short-{next(count)}"
         create_project(context, ProjectRequest(name=name), actor=admin)
@@ -219,7 +227,8 @@ def test_changes_of_roles_projects_and_jobs_do_not_deadlock(
         lambda: submit_all(context, [SubmittedSpec(SPEC, each) for each in (eve, given, ada)]),
         lambda: set_priority(context, job_id, 1 + next(count) % 9, actor=bob),
         lambda: set_everyone(context, OURS, role=EVERYONE[next(count) % 2], actor=admin),
-        lambda: set_member(context, OURS, "bob", role=ProjectRole.MAINTAINER, actor=ada),
+        lambda: set_member(context, OURS, "bob", request=limited(next(count) % 2), actor=ada),
+        lambda: limit_users(context, OURS, UserLimits(max_running=next(count)), actor=ada),
         lambda: change_project(
             context, OURS, ProjectSettings(weight=1.0 + next(count)), actor=admin
         ),
