@@ -5,7 +5,7 @@ The legal moves are data (trainyard.protocol.states); docs/lifecycle.md explains
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
@@ -233,18 +233,30 @@ def check_job(
     *,
     scope: Scope,
     permission: Permission = Permission.JOBS_READ,
-) -> None:
-    """Check that a job exists, and that the caller has a permission on it.
+) -> str:
+    """Check that a job exists, and that the caller has a permission on it; return its project.
 
     Raises:
         NotFoundError: no job has this id, or the caller does not see the job.
         ForbiddenError: the caller sees the job, and lacks the permission.
     """
-    project = connection.scalar(_PROJECT, {"job_id": job_id})
+    project: str | None = connection.scalar(_PROJECT, {"job_id": job_id})
     missing = NotFoundError(f"no job has the id {job_id!r}")
     if project is None:
         raise missing
     scope.check(project, permission, missing=missing)
+    return project
+
+
+def still_sees(context: Context, job_id: str, *, scope: Scope) -> Callable[[Scope], bool]:
+    """Return whether a later scope of the caller sees a job, as a function of that scope.
+
+    Raises:
+        NotFoundError: no job has this id, or the caller does not see the job.
+    """
+    with context.database.read() as connection:
+        project = check_job(connection, job_id, scope=scope)
+    return lambda later: later.sees(project)
 
 
 def lock_own_job(

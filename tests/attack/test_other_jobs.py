@@ -178,7 +178,7 @@ def test_only_who_submitted_a_job_and_the_admin_run_commands_in_it(level: Level)
             opened = [e.message for e in level.yard.events(job_id) if e.kind == "shell_opened"]
             assert [each.split(" runs on ")[0] for each in opened] == [
                 f"admin, an admin, in the job of {name},",
-                f"{name}, who submitted the job,",
+                f"{name}, the owner of the job,",
             ]
             assert SECRET not in eve.job(job_id).model_dump_json()
         finally:

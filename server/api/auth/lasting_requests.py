@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from sqlalchemy import String, select, type_coerce, union_all
 
@@ -30,6 +31,7 @@ from server.core.visibility.scope import Scope
 from trainyard.protocol.user_accounts.views import ClusterRole
 
 logger = logging.getLogger(__name__)
+Part = TypeVar("Part", str, bytes)
 
 _ACCESS = (
     tokens.c.kind,
@@ -113,6 +115,21 @@ class LastingRequests:
         finally:
             with self._lock:
                 self._open.discard(request)
+
+    def guarded(
+        self, principal: Principal, parts: Iterable[Part], *, allows: Callable[[Scope], bool]
+    ) -> Iterator[Part]:
+        """Yield the parts of a download while the principal's access allows it.
+
+        Raises:
+            ConnectionAbortedError: the access has ended. The response breaks off, so that its part
+                does not look complete.
+        """
+        with self.watched(principal, allows=allows) as access:
+            for part in parts:
+                if access.has_ended:
+                    raise ConnectionAbortedError("the access of a download has ended")
+                yield part
 
     def end_invalid(self) -> int:
         """End all requests without valid access, with one query; return their number.

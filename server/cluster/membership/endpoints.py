@@ -31,7 +31,7 @@ from trainyard.protocol.user_accounts.members import (
     UserLimits,
 )
 
-ProjectsRead = Annotated[Principal, may(Permission.PROJECTS_READ)]
+JobsRead = Annotated[Principal, may(Permission.JOBS_READ)]
 MembersWrite = Annotated[Principal, may(Permission.MEMBERS_WRITE)]
 MemberName = Annotated[str, Path(pattern=MEMBER_NAME, description="Name of the user.")]
 
@@ -41,7 +41,7 @@ router = APIRouter(prefix="/projects/{name}", tags=["members"])
 @router.get("/members", response_model=Page[MemberView], summary="The members of a project")
 def list_(
     context: ServerContext,
-    principal: ProjectsRead,
+    principal: JobsRead,
     name: ProjectName,
     page: Annotated[PageRequest[str], Depends(page_by("members", str, MEMBER_NAME))],
 ) -> Response:

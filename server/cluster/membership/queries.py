@@ -61,12 +61,13 @@ def list_members(
 
     Raises:
         NotFoundError: no project has this name, or the caller does not see it.
+        ForbiddenError: the caller has no role in the project; an operator sees its quotas alone.
     """
     query = Member.select().join(users, _OF_USER).where(members.c.project == project)
     if after is not None:
         query = query.where(users.c.name > after)
     with context.database.read() as connection:
-        check_visible(connection, project, scope=scope, permission=Permission.PROJECTS_READ)
+        check_visible(connection, project, scope=scope, permission=Permission.JOBS_READ)
         rows = Member.all(connection, query.order_by(users.c.name).limit(limit))
         return _views(connection, project, rows)
 

@@ -72,12 +72,10 @@ async def follow(
         if last_event_id is None:
             yield b"id: %d\n\n" % sent
         elif (at := await run_in_threadpool(_time_of, context, last_event_id, sent)) is not None:
-            for frame in await run_in_threadpool(_changed, context, at, job_id=job_id, scope=scope):
-                yield rendered(frame.content, scope)
-            missed = _missed(context, subscription, after=last_event_id, up_to=sent, job_id=job_id)
+            missed = _missed(
+                context, subscription, since=at, after=last_event_id, up_to=sent, job_id=job_id
+            )
             async for frame in missed:
-                if subscription.ended:
-                    return
                 yield rendered(frame.content, subscription.scope)
             sent = max(sent, last_event_id)
         else:
@@ -93,18 +91,29 @@ async def _missed(
     context: Context,
     subscription: Subscription,
     *,
+    since: datetime,
     after: int,
     up_to: int,
     job_id: str | None,
 ) -> AsyncGenerator[StreamMessage]:
-    while after < up_to:
+    """Yield the notices since a time, then the events after an id, as far as the client sees them.
+
+    The access may end, and the scope may change, between two of them.
+    """
+    frames = await run_in_threadpool(
+        _changed, context, since, job_id=job_id, scope=subscription.scope
+    )
+    while True:
+        for frame in frames:
+            if subscription.ended:
+                return
+            if frame.is_for(subscription.scope):
+                yield frame
+        if after >= up_to:
+            return
         read = partial(read_frames, after=after, up_to=up_to, job_id=job_id)
         frames = await run_in_threadpool(_read, context, read, subscription.scope)
-        for frame in frames:
-            yield frame
-        if len(frames) < BATCH:
-            return
-        after = frames[-1].id or up_to
+        after = frames[-1].id or up_to if len(frames) == BATCH else up_to
 
 
 async def _live(

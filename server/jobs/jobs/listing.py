@@ -44,7 +44,7 @@ GROUPS = (
     tuple(s for s in JobState if s in TERMINAL_JOB_STATES),
 )
 """States of each group of jobs, in the order of a list with active jobs first."""
-MERGED_PROJECTS = 8
+MERGED_PROJECTS = 32
 """Maximum number of visible projects with a query each. For more projects, the list reads the jobs
 of all projects in order and omits the hidden ones."""
 QUEUED = 1

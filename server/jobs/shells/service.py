@@ -104,7 +104,7 @@ def open_shell(context: Context, job_id: str, request: ShellRequest, *, actor: A
         argv = tuple(map(hide_credentials, request.argv))
         words = shlex.join(argv) or "a shell"
         own = actor.made(job.owner_id, job.token_id)
-        why = "who submitted the job" if own else f"an admin, in the job of {job.created_by}"
+        why = "the owner of the job" if own else f"an admin, in the job of {job.created_by}"
         event = NewEvent(
             ShellOpened(shell_id=shell_id, argv=argv, rank=request.rank),
             actor,
@@ -119,7 +119,7 @@ def _owner(job: Job) -> str:
     """Return who may run commands in a job, as words."""
     if job.owner_id == ADMIN_USER_ID:
         return f"the token with which {job.created_by} submitted {job.name}"
-    return f"the user who submitted {job.name}"
+    return f"the owner of {job.name}"
 
 
 def _node(request: ShellRequest, shares: Sequence[AttemptNode]) -> str:

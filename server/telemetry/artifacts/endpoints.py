@@ -11,7 +11,7 @@ from fastapi.responses import StreamingResponse
 from pydantic import Field
 from starlette.concurrency import run_in_threadpool
 
-from server.api.auth.dependencies import may
+from server.api.auth.dependencies import lasting_requests, may
 from server.api.auth.principals import Principal
 from server.api.http.dependencies import ServerContext
 from server.api.http.paging import PageRequest, page_by
@@ -19,6 +19,7 @@ from server.api.http.path_params import JobId
 from server.api.http.responses import reply
 from server.core.database.metric_and_log_tables import artifact_blocks
 from server.core.errors import InvalidRequestError
+from server.core.lifecycle import still_sees
 from server.jobs.attempts.reports import AuthenticatedShare
 from server.telemetry.artifacts.store import list_artifacts, read_artifact
 from server.telemetry.artifacts.uploads import store_block
@@ -100,6 +101,7 @@ def get_artifacts(
     summary="Content of an image or a file",
 )
 def get_content(
+    request: Request,
     context: ServerContext,
     principal: JobsRead,
     job_id: JobId,
@@ -114,7 +116,9 @@ def get_content(
         "Content-Disposition": _disposition(found.name, shown=found.image_type is not None),
     }
     blocks = context.database.blocks(artifact_blocks, found.content_id)
-    return StreamingResponse(blocks, media_type=found.media_type, headers=headers)
+    sees = still_sees(context, job_id, scope=principal.scope)
+    guarded = lasting_requests(request).guarded(principal, blocks, allows=sees)
+    return StreamingResponse(guarded, media_type=found.media_type, headers=headers)
 
 
 @worker_router.put(

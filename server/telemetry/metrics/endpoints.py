@@ -5,16 +5,17 @@ from __future__ import annotations
 from functools import partial
 from typing import Annotated
 
-from fastapi import APIRouter, Header, Query, Response
+from fastapi import APIRouter, Header, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
-from server.api.auth.dependencies import may
+from server.api.auth.dependencies import lasting_requests, may
 from server.api.auth.principals import Principal
 from server.api.http.dependencies import ServerContext
 from server.api.http.examples import ANSWERS
 from server.api.http.path_params import JobId
 from server.api.http.query import AttemptNumber, ComparedJobs
 from server.api.http.responses import JSON, reply
+from server.core.lifecycle import still_sees
 from server.telemetry.metrics.charts import MAX_NAMES, MAX_POINTS, chart
 from server.telemetry.metrics.compare import END, compare
 from server.telemetry.metrics.csv import csv_rows
@@ -52,6 +53,7 @@ EXAMPLES = {name: {"value": value} for name, value in ANSWERS[ComparisonView].it
     summary="Charts of a job",
 )
 def metrics(
+    request: Request,
     context: ServerContext,
     principal: JobsRead,
     job_id: JobId,
@@ -70,7 +72,9 @@ def metrics(
     wanted = tuple(names.split(",")) if names is not None else ()
     if CSV in accept:
         rows = csv_rows(context, job_id, wanted, scope=principal.scope, attempt=attempt)
-        return StreamingResponse(rows, media_type=CSV)
+        sees = still_sees(context, job_id, scope=principal.scope)
+        guarded = lasting_requests(request).guarded(principal, rows, allows=sees)
+        return StreamingResponse(guarded, media_type=CSV)
     if not wanted:
         wanted = tuple(chart(context, job_id, (), scope=principal.scope).names[:MAX_NAMES])
     view = chart(

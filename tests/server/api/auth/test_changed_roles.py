@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 
+import pytest
 from sqlalchemy import select, update
 
 from server.api.auth.lasting_requests import LastingRequests
 from server.core.context import Context
 from server.core.database.scheduler_tables import projects
+from server.core.lifecycle import still_sees
 from server.core.people.user_tables import users
 from server.core.visibility.scope import Scope
 from tests.actors import authenticate_token
+from tests.server.harness import Harness
 from tests.server.members import OURS, THEIRS, add_projects, add_user, set_role
 from tests.server.statements import statements
 from trainyard.protocol.rest.access import Permission
@@ -51,6 +54,23 @@ def test_a_changed_role_reaches_open_requests(context: Context) -> None:
             connection.execute(everyone)
         assert lasting.end_invalid() == 0
         assert changed[1:] == [frozenset({OURS, THEIRS})]
+
+
+def test_a_download_breaks_off_with_the_role(context: Context, harness: Harness) -> None:
+    add_projects(context)
+    job_id = harness.submit(project=OURS)
+    principal = authenticate_token(context, add_user(context, "ada", {OURS: "viewer"}))
+    lasting = LastingRequests(context)
+    sees = still_sees(context, job_id, scope=principal.scope)
+    parts = lasting.guarded(principal, iter([b"1", b"2", b"3"]), allows=sees)
+    assert next(parts) == b"1"
+    assert lasting.end_invalid() == 0
+    assert next(parts) == b"2"
+    set_role(context, ids_by_name(context)["ada"], OURS, None)
+    assert lasting.end_invalid() == 1
+    with pytest.raises(ConnectionAbortedError):
+        next(parts)
+    assert lasting.end_invalid() == 0
 
 
 def ids_by_name(context: Context) -> dict[str, str]:

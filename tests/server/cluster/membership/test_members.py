@@ -246,3 +246,12 @@ def test_a_viewer_changes_the_own_access(as_user: Client, context: Context) -> N
     most = tuple(held_by_user(ClusterRole.USER))
     scoped = as_user(add_user(context, "eve", {OURS: "maintainer"}, scopes=most))
     assert scoped.post(f"{API}/tokens", json={"name": "copy"}).status_code == 403
+
+
+def test_an_operator_without_a_role_reads_no_members(as_user: Client, context: Context) -> None:
+    add_user(context, "ada", {OURS: "maintainer"})
+    eve = as_user(add_user(context, "eve", cluster=ClusterRole.OPERATOR))
+    assert eve.get(f"{API}/projects/{OURS}").status_code == 200
+    refused = eve.get(f"{API}/projects/{OURS}/members")
+    assert refused.status_code == 403
+    assert refused.json()["detail"].endswith("the least role with it is viewer")

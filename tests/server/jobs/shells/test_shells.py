@@ -233,7 +233,7 @@ def test_only_who_submitted_the_job_and_the_admin_run_a_command(
         opened = events.c.kind == "shell_opened"
         messages = connection.scalars(select(events.c.message).where(opened).order_by(events.c.id))
         assert list(messages) == [
-            f"ada, who submitted the job, runs on {supervisor.node}: ls -l",
+            f"ada, the owner of the job, runs on {supervisor.node}: ls -l",
             f"admin, an admin, in the job of ada, runs on {supervisor.node}: ls -l",
         ]
 

@@ -36,14 +36,15 @@ export function ProjectPage() {
 
 function LoadedProject({ project }: { project: Project }) {
   const { name, description } = project;
-  const members = useQuery(membersQuery(name));
+  const hasRole = project.role !== null;
+  const members = useQuery({ ...membersQuery(name), enabled: hasRole });
   const session = useSession();
   return (
     <>
       <title>{`${name} · Trainyard`}</title>
       <header className="page-header">
         <h1>{name}</h1>
-        {project.role && (
+        {hasRole && (
           <div className="page-actions row">
             <ButtonLink to={projectJobsPath(name)}>Jobs</ButtonLink>
           </div>
@@ -65,8 +66,12 @@ function LoadedProject({ project }: { project: Project }) {
               accounts={members.data.filter(({ kind }) => kind === "service")}
             />
           </>
-        ) : (
+        ) : hasRole ? (
           <Absent query={members} lines={6} />
+        ) : (
+          <p className="muted">
+            You have no role in this project, so you do not see its jobs and members.
+          </p>
         )}
       </div>
     </>
