@@ -19,6 +19,7 @@ import { SpecView } from "@/features/spec/SpecView";
 import { ApiError } from "@/shared/api/errors";
 import { jobQuery } from "@/shared/api/queries";
 import type { Job } from "@/shared/api/types";
+import { useAreRolesKnown } from "@/shared/api/useMay";
 import { useView } from "@/shared/job/view";
 import { ButtonLink } from "@/shared/ui/Button";
 import { ErrorState } from "@/shared/ui/Notice";
@@ -57,7 +58,9 @@ export function JobPage() {
   const job = useQuery(jobQuery(jobId));
   // A job that another person deleted must not stay on the page.
   const isGone = job.error instanceof ApiError && job.error.status === 404;
-  if (job.data && !isGone) return <LoadedJob key={jobId} job={job.data} />;
+  // No button is enabled, and no dialog of the URL opened, before the roles forbid it.
+  const areRolesKnown = useAreRolesKnown();
+  if (job.data && !isGone && areRolesKnown) return <LoadedJob key={jobId} job={job.data} />;
   if (job.isError) {
     return (
       <>

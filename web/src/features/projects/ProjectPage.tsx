@@ -4,7 +4,7 @@ import { useParams } from "react-router";
 import { ApiError } from "@/shared/api/errors";
 import { membersQuery, projectQuery } from "@/shared/api/queries";
 import type { Project } from "@/shared/api/types";
-import { useSession } from "@/shared/api/useMay";
+import { useAreRolesKnown, useSession } from "@/shared/api/useMay";
 import { plural } from "@/shared/format/numbers";
 import { ButtonLink } from "@/shared/ui/Button";
 import { Absent, ErrorState } from "@/shared/ui/Notice";
@@ -20,7 +20,9 @@ export function ProjectPage() {
   const project = useQuery(projectQuery(name));
   // A project in which the caller has lost the role must not stay on the page.
   const isGone = project.error instanceof ApiError && project.error.status === 404;
-  if (project.data && !isGone) return <LoadedProject key={name} project={project.data} />;
+  const areRolesKnown = useAreRolesKnown();
+  if (project.data && !isGone && areRolesKnown)
+    return <LoadedProject key={name} project={project.data} />;
   if (project.error) {
     return (
       <>

@@ -37,14 +37,24 @@ export type Barriers = (permission: Permission, project?: string | null) => stri
 
 /** Return the barriers of the caller; the roles in projects are read once for all components. */
 export function useBarriers(): Barriers {
-  const session = useSession();
-  // An admin is a maintainer of every project, so a server of one person needs no request for roles.
-  const readsRoles = !isAdmin(session) && session?.permissions.includes("projects:read");
-  const { data: projects } = useQuery({ ...projectsQuery, enabled: readsRoles === true });
+  const { session, projects } = useRoles();
   return (permission, name) =>
     barrierOf(
       session,
       permission,
       name == null ? undefined : { name, role: roleIn(session, projects, name) },
     );
+}
+
+/** Return whether `useBarriers` knows the caller's roles: before that it names no role in a project. */
+export function useAreRolesKnown(): boolean {
+  return useRoles().areKnown;
+}
+
+function useRoles() {
+  const session = useSession();
+  // An admin is a maintainer of every project, so a server of one person needs no request for roles.
+  const areRead = !isAdmin(session) && session?.permissions.includes("projects:read") === true;
+  const { data: projects, isPending } = useQuery({ ...projectsQuery, enabled: areRead });
+  return { session, projects, areKnown: !areRead || !isPending };
 }
