@@ -184,7 +184,7 @@ def test_a_maintainer_revokes_a_token_of_a_service_account(group: Group, enter: 
     assert httpx.get(jobs, headers=headers, timeout=30).status_code == 401
 
 
-@pytest.mark.parametrize("name", ["vera", "otto"])
+@pytest.mark.parametrize("name", ["vera", "mel"])
 def test_others_read_who_the_members_are(enter: Enter, name: str) -> None:
     page = enter(name, "/projects/vision").page
     for member, role in (("vera", "viewer"), ("mel", "member"), ("max", "maintainer")):
@@ -195,6 +195,13 @@ def test_others_read_who_the_members_are(enter: Enter, name: str) -> None:
     for button in ("Add a member", "New service account"):
         assert barred(page.get_by_role("button", name=button)) == needs
     expect(page.get_by_text("A maintainer of the project changes the members.")).to_be_visible()
+
+
+def test_an_operator_without_a_role_sees_no_members(enter: Enter) -> None:
+    page = enter("otto", "/projects/vision").page
+    expect(page.get_by_text("You have no role in this project")).to_be_visible()
+    expect(page.get_by_role("heading", name="vision")).to_be_visible()
+    assert page.get_by_role("table").count() == 0
 
 
 def test_a_hidden_project_does_not_exist(enter: Enter) -> None:
