@@ -27,6 +27,7 @@ def limit_users(context: Context, project: str, change: UserLimits, *, actor: Ac
         NotFoundError: the actor sees no such project.
         ForbiddenError: the actor lacks `members:write` in the project.
         InvalidRequestError: `max_slots` is above that of the project.
+        UnauthenticatedError: the actor's access has ended meanwhile.
     """
     with write_as(context, actor) as connection:
         check_visible(connection, project, scope=actor.scope, permission=Permission.MEMBERS_WRITE)

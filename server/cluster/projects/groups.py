@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import orjson
-from sqlalchemy import ColumnElement, Connection, bindparam, literal, select, update
+from sqlalchemy import Connection, bindparam, literal, select, update
 
 from server.cluster.projects.queries import read_grouping
 from server.core.database.scheduler_tables import demands
@@ -60,27 +60,15 @@ def regrouping(connection: Connection, project: str) -> Iterator[None]:
         _move_groups(connection, project, by_user=by_user)
 
 
-def _lock_grouped(connection: Connection, project: str) -> None:
-    """Lock a project's queued jobs in groups until the transaction ends.
-
-    The caller's transaction holds the lock of the project, so no further job enters a group.
-    """
-    # Sorted by id, as in every statement that locks several jobs, to prevent deadlocks.
-    locked = select(jobs.c.id).where(*_grouped(project)).order_by(jobs.c.id)
-    connection.execute(locked.with_for_update(key_share=True))
-
-
-def _grouped(project: str) -> Sequence[ColumnElement[bool]]:
-    return (
+def _move_groups(connection: Connection, project: str, *, by_user: bool | None) -> None:
+    waiting = (
         jobs.c.project == project,
         jobs.c.state == JobState.QUEUED,
         jobs.c.demand.is_not(None),
     )
-
-
-def _move_groups(connection: Connection, project: str, *, by_user: bool | None) -> None:
-    _lock_grouped(connection, project)
-    waiting = _grouped(project)
+    # Sorted by id, as in every statement that locks several jobs, to prevent deadlocks.
+    locked = select(jobs.c.id).where(*waiting).order_by(jobs.c.id)
+    connection.execute(locked.with_for_update(key_share=True))
     present = select(jobs.c.demand).where(*waiting)
     rows = connection.execute(select(demands).where(demands.c.key.in_(present))).all()
     former = {row.key: row for row in rows}

@@ -75,8 +75,8 @@ def project_row(connection: Connection, name: str) -> Project:
 def lock_project(connection: Connection, name: str, *, changes: bool = False) -> None:
     """Lock a project against changes until the transaction ends; new jobs may be stored in it.
 
-    With `changes`, new jobs wait as well.
-    Users are locked before (`write_as` has the order of locks).
+    With `changes`, new jobs wait as well. Users are locked before (`write_as` has the order of
+    locks).
     """
     query = select(projects.c.name).where(projects.c.name == name)
     connection.execute(query.with_for_update(key_share=not changes))

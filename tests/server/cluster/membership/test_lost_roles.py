@@ -170,7 +170,7 @@ def test_a_removal_waits_for_a_change_in_progress(context: Context) -> None:
         submit(context, SPEC, actor=eve)
 
 
-@pytest.mark.parametrize("what", ["everyone", "account", "deletion", "transfer"])
+@pytest.mark.parametrize("what", ["everyone", "member", "account", "deletion", "transfer"])
 def test_users_are_locked_before_projects_and_jobs(context: Context, what: str) -> None:
     """A submission holds its user, and then locks its project."""
     add_projects(context)
@@ -179,6 +179,7 @@ def test_users_are_locked_before_projects_and_jobs(context: Context, what: str) 
     job_id = submit(context, SPEC, actor=ada).id
     changes: dict[str, Callable[[], object]] = {
         "everyone": lambda: set_everyone(context, OURS, role=ProjectRole.VIEWER, actor=ada),
+        "member": lambda: set_member(context, OURS, "bob", request=LIMITED, actor=ada),
         "account": lambda: add_service_account(context, OURS, request=ACCOUNT, actor=ada),
         "deletion": lambda: delete_project(
             context, OURS, actor=replace(ADMIN, user_id=ada.user_id)
@@ -249,6 +250,7 @@ def test_changes_of_roles_projects_and_jobs_do_not_deadlock(
             future.result(PATIENCE)
 
 
+LIMITED = MemberRequest(role=ProjectRole.MEMBER, max_running=1)
 ACCOUNT = ServiceAccountRequest(name="robot", role=ProjectRole.MEMBER)
 EVERYONE = (None, ProjectRole.VIEWER)
 

@@ -137,9 +137,9 @@ def test_a_user_is_limited_while_a_job_of_the_user_is_transferred(
     for change in changes:
         run_between(
             context,
-            partial(lock_job, job_id=job_id),
+            partial(lock_users, user_ids=[harness.actor.user_id]),
             action=change,
-            second=partial(lock_users, user_ids=[harness.actor.user_id]),
+            second=partial(lock_job, job_id=job_id),
         )
         assert harness.job(job_id).demand not in {None, group}
         group = harness.job(job_id).demand
