@@ -49,7 +49,7 @@ def run(trace: Trace, known: Known = "bounds") -> Record:
 
 @pytest.mark.parametrize("known", KNOWN)
 def test_a_heavy_tailed_trace_runs_to_its_end_without_a_broken_rule(known: Known) -> None:
-    trace = wide_heavy_tail(60, 4, seed=1)
+    trace = wide_heavy_tail(60, 4, seed=7)
 
     record = run(trace, known)
 
@@ -88,7 +88,7 @@ def test_a_head_that_those_which_overtook_it_keep_waiting_is_found(
 ) -> None:
     monkeypatch.setattr(Placer, "preempt", lambda _: 0)
 
-    record = run(wide_heavy_tail(60, 4, seed=1), "history")
+    record = run(wide_heavy_tail(60, 4, seed=7), "history")
 
     assert max(record.kept_seconds) > LEAVES_WITHIN.total_seconds()
 

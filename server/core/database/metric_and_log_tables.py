@@ -195,7 +195,7 @@ packs = Table(
     Index("ix_packs_named_at", "named_at"),
 )
 
-# Users who uploaded a pack that was stored already. Of the built-in user, the token counts.
+# Users who uploaded a pack that was stored already.
 pack_uploaders = Table(
     "pack_uploaders",
     metadata,

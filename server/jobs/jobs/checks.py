@@ -177,7 +177,7 @@ def check_places(connection: Connection, spec: JobSpec, *, scope: Scope) -> None
     problems = [
         Problem(
             pointer=pointer,
-            detail=f"{each} is the id of no job that you see; legal: folders of jobs that you see, "
+            detail=f"{each} belongs to no job that you see; legal: folders of jobs that you see, "
             "and folders that no job has",
         )
         for pointer, some in named.items()

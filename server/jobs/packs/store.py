@@ -60,8 +60,8 @@ class PackUpload:
             mine = _by(actor)
             query = select(func.count(), func.coalesce(func.sum(packs.c.size), 0)).where(mine)
             number, size = connection.execute(query).one()
-            of_others = pack_uploaders.c.user_id == actor.owner_id
-            number += connection.scalar(select(func.count()).where(of_others)) or 0
+            uploaded_again = pack_uploaders.c.user_id == actor.owner_id
+            number += connection.scalar(select(func.count()).where(uploaded_again)) or 0
             begun = select(func.count()).where(mine, packs.c.digest.is_(None))
             if (connection.scalar(begun) or 0) >= MAX_UPLOADS:
                 raise ConflictError(

@@ -370,7 +370,8 @@ def test_many_tokens_take_one_query_and_one_note_of_their_use(
     assert all(each.unnoted_use for each in known)
     with statements(context) as seen:
         note_uses(context, [each.token_id or "" for each in known])
-    assert len([each for each in seen if not each.startswith("BEGIN")]) == 1, seen
+    # The first one skips tokens that other transactions hold.
+    assert len([each for each in seen if not each.startswith("BEGIN")]) == 2, seen
     assert [each.last_used_at for each in list_tokens(context, after=None, limit=9)] == (
         [clock.now()] * 5
     )

@@ -43,8 +43,8 @@ class UserKind(StrEnum):
 
 
 UserName = Annotated[str, Field(pattern=USER_NAME)]
-MemberName = Annotated[str, Field(pattern=MEMBER_NAME)]
 """Name of a user: unique for ever, so a name is never given to another user."""
+MemberName = Annotated[str, Field(pattern=MEMBER_NAME)]
 Email = Annotated[str, Field(pattern=EMAIL, max_length=254)]
 GivenPassword = Annotated[SecretStr, Field(max_length=MAX_PASSWORD)]
 """A password that the server compares with a stored hash."""

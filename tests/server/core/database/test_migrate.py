@@ -29,7 +29,8 @@ from server.core.database.migrate import (
 )
 from server.core.database.schema import metadata
 
-NEWEST = max(each.name for each in resources.files("migrations.versions").iterdir())[:4]
+VERSIONS = resources.files("migrations.versions")
+NEWEST = max(each.name[:4] for each in VERSIONS.iterdir() if each.name[:4].isdigit())
 NEXT = f"{int(NEWEST) + 1:04}"
 LATER = f"""
 from alembic import op

@@ -11,7 +11,7 @@ import { CommandLine } from "@/shared/ui/CommandLine";
 import { cx } from "@/shared/ui/cx";
 import { Absent } from "@/shared/ui/Notice";
 import { type Column, Table } from "@/shared/ui/table/Table";
-import { projectPath } from "@/shared/url/pages";
+import { projectJobsPath, projectPath } from "@/shared/url/pages";
 import { DeleteProjectDialog } from "./DeleteProjectDialog";
 import { RoleBadge } from "./members/RoleBadge";
 import { ProjectDialog } from "./ProjectDialog";
@@ -90,7 +90,10 @@ function ProjectRow({ project, barriers, onOpen }: ProjectRowProps) {
   return (
     <tr>
       <td className="project-name">
-        <Link to={projectPath(name)} title={`Members of ${name}`}>
+        <Link
+          to={isShared ? projectPath(name) : projectJobsPath(name)}
+          title={isShared ? `Members of ${name}` : `Jobs of ${name}`}
+        >
           {name}
         </Link>
         {isShared && project.role && (
