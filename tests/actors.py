@@ -11,10 +11,23 @@ from server.core.visibility.scope import SYSTEM_SCOPE, Scope
 from trainyard.protocol.rest.access import Permission
 
 ADA, BOB, EVE, TESTER = (
-    Actor(name, f"token of {name}", permissions=WITHOUT_SCOPES, scope=SYSTEM_SCOPE)
+    Actor(
+        name,
+        f"token of {name}",
+        permissions=WITHOUT_SCOPES,
+        token_allows=WITHOUT_SCOPES,
+        scope=SYSTEM_SCOPE,
+    )
     for name in ("ada", "bob", "eve", "test")
 )
-ADMIN = Actor("admin", "token of the admin", is_admin=True, permissions=ALL, scope=SYSTEM_SCOPE)
+ADMIN = Actor(
+    "admin",
+    "token of the admin",
+    is_admin=True,
+    permissions=ALL,
+    token_allows=ALL,
+    scope=SYSTEM_SCOPE,
+)
 SAME_NAME = replace(ADA, token_id="another token of this name")
 NO_TOKEN = replace(ADA, token_id=None)
 
@@ -22,7 +35,8 @@ NO_TOKEN = replace(ADA, token_id=None)
 def limited_to(actor: Actor, *permissions: Permission) -> Actor:
     """Return an actor with only these permissions, in all projects."""
     scope = Scope(dict.fromkeys(permissions), everywhere=True)
-    return replace(actor, permissions=frozenset(permissions), scope=scope)
+    allowed = frozenset(permissions)
+    return replace(actor, permissions=allowed, token_allows=allowed, scope=scope)
 
 
 def authenticate_token(context: Context, token: str) -> Principal:

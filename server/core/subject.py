@@ -45,9 +45,8 @@ class Actor:
     permissions: frozenset[Permission] = field(default=frozenset(), compare=False, repr=False)
     """Permissions of the request, in the cluster or in at least one project; the parts of the
     system have all."""
-    token_allows: frozenset[Permission] | None = field(default=None, compare=False, repr=False)
-    """Permissions that the request's token leaves to its user, whatever roles the user has; None if
-    these are `permissions`."""
+    token_allows: frozenset[Permission] = field(default=frozenset(), compare=False, repr=False)
+    """Permissions that the request's token leaves to its user, whatever roles the user has."""
     scope: Scope = field(default=NO_SCOPE, compare=False, repr=False)
     """Permissions of the request in each project."""
 
@@ -91,11 +90,6 @@ class Actor:
         """Return whether the actor has a permission."""
         return permission in self.permissions
 
-    @property
-    def may_give(self) -> frozenset[Permission]:
-        """Permissions that a new token of the actor may leave to its user."""
-        return self.permissions if self.token_allows is None else self.token_allows
-
     def refusal(
         self,
         permission: Permission,
@@ -120,7 +114,8 @@ class Actor:
 
 
 def _system(name: str) -> Actor:
-    return Actor(name, permissions=frozenset(Permission), scope=SYSTEM_SCOPE)
+    every = frozenset(Permission)
+    return Actor(name, permissions=every, token_allows=every, scope=SYSTEM_SCOPE)
 
 
 SERVER = _system("server")

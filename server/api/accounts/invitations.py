@@ -11,9 +11,9 @@ from sqlalchemy import Connection, Table, insert, select, update
 
 from server.api.auth.browser_sessions import Browser, NewSession, store_session
 from server.api.auth.endings import end_access, end_invitations
-from server.api.auth.permissions import held_by_token, held_by_user
-from server.api.auth.principals import is_valid, lock_users
-from server.api.auth.tokens import TokenKind, hash_token, make_secret
+from server.api.auth.permissions import held_by_role
+from server.api.auth.principals import is_valid, lock_users, most_of
+from server.api.auth.tokens import hash_token, make_secret
 from server.core.context import Context
 from server.core.database.rows import TypedRow
 from server.core.database.tables import tokens
@@ -129,12 +129,12 @@ def _may_still_invite(connection: Connection, found: OpenInvitation, now: dateti
     role: ClusterRole | None = connection.scalar(maker)
     if role is None:
         return False
+    of_role = held_by_role(ClusterRole(role))
     if found.maker_token_id is None:
-        return Permission.USERS_ADMIN in held_by_user(ClusterRole(role))
+        return Permission.USERS_ADMIN in of_role
     its = tokens.c.id == found.maker_token_id
     query = select(tokens.c.kind, tokens.c.scopes).where(its, is_valid(now))
     row = connection.execute(query).one_or_none()
     if row is None:
         return False
-    scopes = None if row.scopes is None else tuple(row.scopes)
-    return Permission.USERS_ADMIN in held_by_token(TokenKind(row.kind), scopes, role=role)
+    return Permission.USERS_ADMIN in of_role & most_of(row.kind, row.scopes)

@@ -11,7 +11,7 @@ from sqlalchemy import Connection, Table, exists, select, update
 from server.api.accounts.throttle import Guessed, of_account, of_address
 from server.api.auth.browser_sessions import Browser, NewSession, store_session
 from server.api.auth.endings import end_invitations_of, end_sessions
-from server.api.auth.permissions import ALL, held_by_user
+from server.api.auth.permissions import ALL
 from server.api.auth.principals import IS_ACTIVE, Principal, lock_users
 from server.api.auth.service import ListedToken, create_token
 from server.core.addresses import counted_as
@@ -89,7 +89,6 @@ def create_password_token(
         user_id=account.id,
         user_name=account.name,
         role=account.role,
-        permissions=held_by_user(account.role),
         token_allows=ALL,
     )
     return create_token(context, request, actor=actor, hold=partial(_hold_account, account=account))

@@ -16,7 +16,7 @@ from server.api.auth.endings import (
     end_invitations_of,
     end_tokens,
 )
-from server.api.auth.permissions import held_by_user
+from server.api.auth.permissions import held_by_role, held_by_user
 from server.api.auth.principals import hold_token, lock_users
 from server.api.auth.service import RESERVED_NAMES
 from server.api.auth.tokens import TokenKind
@@ -122,7 +122,7 @@ def change_user(context: Context, user_id: str, change: UserChange, *, actor: Ac
         if "role" in values:
             check_role(values["role"], actor, pointer="/role")
             end_invitations_of(connection, [user_id], now)
-            if Permission.TOKENS_ADMIN not in held_by_user(values["role"]):
+            if Permission.TOKENS_ADMIN not in held_by_role(ClusterRole(values["role"])):
                 joins = (tokens.c.user_id == user_id) & (tokens.c.kind == TokenKind.JOIN)
                 end_tokens(connection, joins, now)
         if "state" in values:

@@ -19,7 +19,7 @@ from starlette.concurrency import run_in_threadpool
 
 from server.api.auth.browser_sessions import authenticate_session, note_session_use
 from server.api.auth.lasting_requests import LastingRequests
-from server.api.auth.permissions import MEANINGS, WITHOUT_SCOPES, Roles, held
+from server.api.auth.permissions import MEANINGS, WITHOUT_SCOPES, Roles, scope_of
 from server.api.auth.principals import Principal, authenticate_pilot, find_holders, note_uses
 from server.api.auth.tokens import TokenKind, hash_token
 from server.api.http.dependencies import context_of
@@ -205,7 +205,7 @@ def _refusal(principal: Principal, permission: Permission) -> ForbiddenError:
     refusal, user = principal.actor.refusal(permission), principal.user
     if user is not None and user.id != ADMIN_USER_ID:
         roles = Roles(user.role, tuple(principal.scope.roles.items()))
-        if permission in held(roles):  # the token has not all permissions of the user
+        if permission in scope_of(roles).anywhere:  # the token has not all permissions of the user
             return refusal
         least = MEANINGS[permission].least_role
         return ForbiddenError(f"{refusal.detail}; the least role with it is {least}")

@@ -98,25 +98,13 @@ def held_by_role(role: Role) -> frozenset[Permission]:
 
 @cache
 def held_by_user(role: ClusterRole) -> frozenset[Permission]:
-    """Return the permissions that a user with this role usually has.
+    """Return the permissions that a caller needs in order to give a user this role.
 
-    These are the permissions of the role, those of a member, and for an admin of a maintainer. A
-    project may give a user more or less.
+    These are the permissions of the role, those of a member, and for an admin of a maintainer.
     """
     is_admin = role == ClusterRole.ADMIN
     in_projects = ProjectRole.MAINTAINER if is_admin else ProjectRole.MEMBER
     return held_by_role(ClusterRole(role)) | held_by_role(in_projects)
-
-
-def held_by_token(
-    kind: TokenKind, scopes: tuple[str, ...] | None, *, role: ClusterRole | None
-) -> frozenset[Permission]:
-    """Return what `held_by_user` returns, as far as a token of the user allows it.
-
-    `scopes` are as in `most_scoped`. `role` is the present role of the token's user; None gives
-    nothing.
-    """
-    return frozenset() if role is None else most_scoped(kind, scopes) & held_by_user(role)
 
 
 @dataclass(frozen=True)
@@ -148,20 +136,6 @@ def most_scoped(kind: TokenKind, scopes: tuple[str, ...] | None) -> frozenset[Pe
 
 
 @lru_cache(maxsize=4096)
-def held(roles: Roles, most: frozenset[Permission] = ALL) -> frozenset[Permission]:
-    """Return the permissions that a user has in the cluster, or in at least one project.
-
-    `most` has the permissions that the user's token allows.
-    """
-    found = set(held_by_role(roles.cluster))
-    for role in {role for _, role in roles.in_projects} | {*_everywhere(roles)}:
-        found |= held_by_role(role)
-    if _is_operator(roles):
-        found |= SEEN_BY_OPERATORS
-    return most & found
-
-
-@lru_cache(maxsize=4096)
 def scope_of(roles: Roles, most: frozenset[Permission] = ALL) -> Scope:
     """Return the projects in which a user has each permission, and those in the cluster.
 
@@ -178,10 +152,6 @@ def scope_of(roles: Roles, most: frozenset[Permission] = ALL) -> Scope:
     in_projects = MappingProxyType(dict(roles.in_projects))
     in_cluster = most & held_by_role(roles.cluster)
     return Scope(MappingProxyType(projects), NEEDS, in_projects, roles.is_admin, in_cluster)
-
-
-def _everywhere(roles: Roles) -> tuple[ProjectRole, ...]:
-    return (ProjectRole.MAINTAINER,) if roles.is_admin else ()
 
 
 def _is_operator(roles: Roles) -> bool:

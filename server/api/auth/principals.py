@@ -19,7 +19,7 @@ from sqlalchemy import (
     update,
 )
 
-from server.api.auth.permissions import ALL, Roles, held, most_scoped, scope_of
+from server.api.auth.permissions import ALL, Roles, most_scoped, scope_of
 from server.api.auth.tokens import TokenKind, hash_token
 from server.core.context import Context
 from server.core.database.rows import Token, TypedRow
@@ -67,8 +67,6 @@ class Principal:
     """The pilot that owns the join secret: id of its request for nodes, and its index in this
     request.
     """
-    permissions: frozenset[Permission] = frozenset()
-    """Permissions of a person, in the cluster or in at least one project; empty for machines."""
     token_allows: frozenset[Permission] = frozenset()
     """Permissions that the token leaves to the user, whatever roles the user has."""
     scope: Scope = field(default=NO_SCOPE, repr=False)
@@ -83,6 +81,11 @@ class Principal:
     """Whether `last_used_at` of the token or session is missing, or older than
     `LAST_USED_PRECISION`.
     """
+
+    @property
+    def permissions(self) -> frozenset[Permission]:
+        """Permissions in the cluster or in at least one project; empty for machines."""
+        return self.scope.anywhere
 
     @property
     def actor(self) -> Actor:
@@ -190,9 +193,7 @@ def most_of(kind: str, scopes: Sequence[str] | None) -> frozenset[Permission]:
 
 def _permitted(principal: Principal, roles: Roles, most: frozenset[Permission]) -> Principal:
     """Return a person with the permissions of these roles, as far as the token allows them."""
-    return replace(
-        principal, permissions=held(roles, most), token_allows=most, scope=scope_of(roles, most)
-    )
+    return replace(principal, token_allows=most, scope=scope_of(roles, most))
 
 
 def _user(
@@ -340,8 +341,8 @@ def hold_token(
         connection: the transaction.
         actor: the actor of the request; nothing is checked for a part of the system.
         now: the present time.
-        permission: what the change needs; None for all permissions that the request had.
-        project: the project in which a permission about projects is needed.
+        permission: what the change needs in `project`; None for all that the request had.
+        project: the project; None without a permission.
 
     Raises:
         UnauthenticatedError: the token or session has ended since the request was authenticated.
@@ -356,24 +357,12 @@ def hold_token(
     most = _allowed(connection, actor, now)
     if most is None or (roles is None and actor.user_id is not None):
         raise UnauthenticatedError("the token has ended since the request began")
-    if roles is not None and not _has_kept(actor, roles, most, needed=(permission, project)):
-        raise ForbiddenError("the permissions have changed since the request began")
-
-
-def _has_kept(
-    actor: Actor,
-    roles: Roles,
-    most: frozenset[Permission],
-    *,
-    needed: tuple[Permission | None, str | None],
-) -> bool:
-    permission, project = needed
+    if roles is None:
+        return
     scope = scope_of(roles, most)
-    if permission is None:
-        return actor.permissions <= held(roles, most) and scope.covers(actor.scope)
-    if project is None:
-        return permission in held(roles, most)
-    return scope.may(permission, project)
+    has_kept = scope.covers(actor.scope) if permission is None else scope.may(permission, project)
+    if not has_kept:
+        raise ForbiddenError("the permissions have changed since the request began")
 
 
 def _present_roles(connection: Connection, user_id: str) -> Roles:

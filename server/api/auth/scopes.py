@@ -44,7 +44,7 @@ def _check_permissions(scopes: tuple[Permission, ...] | None, actor: Actor) -> N
     if scopes is not None:
         lacking = frozenset(scopes) - actor.permissions
     else:
-        lacking = WITHOUT_SCOPES - actor.may_give
+        lacking = WITHOUT_SCOPES - actor.token_allows
     for permission in sorted(lacking):
         detail = f"the new token would have {permission}"
         raise actor.refusal(permission, [Problem(pointer="/scopes", detail=detail)])

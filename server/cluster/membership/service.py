@@ -125,7 +125,7 @@ def set_everyone(
             persons = select(users.c.id).where(users.c.kind == UserKind.PERSON.value)
             connection.execute(persons.order_by(users.c.id).with_for_update()).all()
             _hold(context, connection, project, actor=actor)
-            lock_project(connection, project, changes=True)
+            lock_project(connection, project)
             before = role_of_everyone(connection, project)
             its = update(projects).where(projects.c.name == project)
             connection.execute(its.values(everyone=role))
@@ -154,7 +154,7 @@ def add_service_account(
         lock_users(connection, [actor.user_id])
         _hold(context, connection, project, actor=actor)
         # It stays until the account is stored, and two requests do not exceed the limit together.
-        lock_project(connection, project, changes=True)
+        lock_project(connection, project)
         account = create_account(context, connection, project, request=request)
         user = user_named(connection, account.name)
         _changed(

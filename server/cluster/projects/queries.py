@@ -72,14 +72,14 @@ def project_row(connection: Connection, name: str) -> Project:
     return row
 
 
-def lock_project(connection: Connection, name: str, *, changes: bool = False) -> None:
-    """Lock a project against changes until the transaction ends; new jobs may be stored in it.
+def lock_project(connection: Connection, name: str, *, against_new_jobs: bool = False) -> None:
+    """Lock a project until the transaction ends; users are locked before (see `write_as`).
 
-    With `changes`, new jobs wait as well. Users are locked before (`write_as` has the order of
-    locks).
+    New jobs do not wait for the lock, because a fork may hold a job that the caller changes. Only
+    the deletion of a project locks it `against_new_jobs`.
     """
     query = select(projects.c.name).where(projects.c.name == name)
-    connection.execute(query.with_for_update(key_share=not changes))
+    connection.execute(query.with_for_update(key_share=not against_new_jobs))
 
 
 def keep_grouping(connection: Connection, names: Collection[str]) -> Mapping[str, bool]:

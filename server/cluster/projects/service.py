@@ -10,7 +10,7 @@ from server.api.accounts.service_accounts import end_accounts_of
 from server.api.auth.endings import write_as
 from server.api.auth.principals import hold_token, lock_users
 from server.cluster.projects.groups import regrouping
-from server.cluster.projects.queries import Project, project_row, views
+from server.cluster.projects.queries import lock_project, project_row, views
 from server.core.context import Context
 from server.core.database.scheduler_tables import project_usage, projects, retired_projects
 from server.core.database.tables import jobs
@@ -68,8 +68,8 @@ def change_project(
         NotFoundError: no project has this name.
     """
     with write_as(context, actor) as connection:
-        # The lock does not block new jobs, because a fork has locked a job that may be moved below.
-        before = _locked(connection, name, but_for_new_jobs=True).settings
+        lock_project(connection, name)
+        before = project_row(connection, name).settings
         given = {field: getattr(change, field) for field in change.model_fields_set}
         after = before.model_copy(update=given)
         if after != before:
@@ -91,7 +91,8 @@ def delete_project(context: Context, name: str, *, actor: Actor) -> None:
         accounts = select(users.c.id).where(users.c.project == name)
         lock_users(connection, [*connection.scalars(accounts), actor.user_id])
         hold_token(connection, actor, context.now())
-        before = _locked(connection, name).settings
+        lock_project(connection, name, against_new_jobs=True)
+        before = project_row(connection, name).settings
         if name == DEFAULT_PROJECT:
             raise ConflictError(f"{name!r} is the project of jobs that name none; it stays")
         if connection.scalar(select(exists().where(jobs.c.project == name))):
@@ -153,12 +154,6 @@ def keep_project(connection: Connection, name: str, *, scopes: Iterable[Scope]) 
             check_project(connection, name, scope=scope)
     if found is None:
         connection.execute(_KEEP, {"of_name": name})
-
-
-def _locked(connection: Connection, name: str, *, but_for_new_jobs: bool = False) -> Project:
-    locked = select(projects.c.name).where(projects.c.name == name)
-    connection.execute(locked.with_for_update(key_share=but_for_new_jobs))
-    return project_row(connection, name)
 
 
 def _record(

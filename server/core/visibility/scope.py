@@ -37,6 +37,12 @@ class Scope:
     in_cluster: frozenset[Permission] = frozenset()
     """Permissions that are about the cluster."""
 
+    @property
+    def anywhere(self) -> frozenset[Permission]:
+        """Permissions in the cluster, or in at least one project."""
+        in_projects = {each for each, within in self.projects.items() if within is None or within}
+        return self.in_cluster | in_projects
+
     def role_in(self, project: str) -> ProjectRole | None:
         """Return the role of the caller's user in a project; None without a role."""
         return ProjectRole.MAINTAINER if self.everywhere else self.roles.get(project)
@@ -48,7 +54,8 @@ class Scope:
             own = self.within(permission)
             return own is None or (projects is not None and projects <= own)
 
-        return all(is_within(each, projects) for each, projects in other.projects.items())
+        in_projects = all(is_within(each, within) for each, within in other.projects.items())
+        return in_projects and other.in_cluster <= self.in_cluster
 
     def within(self, permission: Permission) -> Projects:
         """Return the projects in which the caller has a permission; None for all."""

@@ -51,6 +51,7 @@ class _Former(TypedRow):
 
     table: ClassVar[Table] = attempts
     job_id: str
+    project: Annotated[str, jobs.c.project]
     pace_digest: str | None
     layout: Annotated[StoredRecord[Layout], type_coerce(attempts.c.layout, Lazy(Layout))]
     outcome: Annotated[AttemptOutcome, attempts.c.outcome]
@@ -84,6 +85,7 @@ class _Former(TypedRow):
 
 _FORMER = (
     _Former.select()
+    .join(jobs, jobs.c.id == attempts.c.job_id)
     .outerjoin(
         attempt_nodes,
         and_(attempt_nodes.c.attempt_id == attempts.c.id, attempt_nodes.c.node_rank == 0),
@@ -91,16 +93,6 @@ _FORMER = (
     .outerjoin(nodes, nodes.c.name == attempt_nodes.c.node)
     .where(attempts.c.started_at.is_not(None), attempts.c.ended_at.is_not(None))
 )
-
-
-@dataclass(frozen=True, slots=True)
-class _FormerOfProject(_Former):
-    """An ended attempt that trained, with the project of its job."""
-
-    project: Annotated[str, jobs.c.project]
-
-
-_OF_PROJECT = _FORMER.add_columns(jobs.c.project).join(jobs, jobs.c.id == attempts.c.job_id)
 
 
 def expected_durations(
@@ -155,7 +147,7 @@ def _of_history(connection: Connection, queued: Collection[NewJob]) -> dict[str,
     since = func.coalesce(oldest.correlate(part).scalar_subquery(), literal(_FIRST, UtcDateTime))
     limits = select(part.c.digest, part.c.project, since.label("since")).subquery("limits")
     newest = (
-        _OF_PROJECT.join(
+        _FORMER.join(
             limits,
             and_(attempts.c.pace_digest == limits.c.digest, attempts.c.ended_at >= limits.c.since),
         )
@@ -163,7 +155,7 @@ def _of_history(connection: Connection, queued: Collection[NewJob]) -> dict[str,
         .order_by(attempts.c.ended_at.desc(), attempts.c.id.desc())
     )
     found: defaultdict[tuple[str | None, str], list[_Former]] = defaultdict(list)
-    for attempt in _FormerOfProject.all(connection, newest):
+    for attempt in _Former.all(connection, newest):
         found[attempt.pace_digest, attempt.project].append(attempt)
     return {each.id: _of_new(each, found[each.pace_digest, each.project]) for each in queued}
 
@@ -185,7 +177,7 @@ def duration_of_spec(connection: Connection, spec: JobSpec, *, scope: Scope) -> 
 
     The pace comes from jobs of the spec's project, as for a submitted job.
     """
-    of_part = _FORMER.join(jobs, jobs.c.id == attempts.c.job_id).where(
+    of_part = _FORMER.where(
         attempts.c.pace_digest == pace_digest(spec),
         jobs.c.project == spec.project,
         scope.filter(jobs.c.project),
@@ -230,15 +222,11 @@ def _of_own_attempts(
     """Return the expected durations of jobs that ran before, from their own newest attempts."""
     if not queued:
         return {}
-    paced = (
-        _FORMER.join(jobs, jobs.c.id == attempts.c.job_id)
-        .where(
-            attempts.c.job_id.in_([each.id for each in queued]),
-            attempts.c.number > jobs.c.attempt - MAX_CONSIDERED,
-            attempts.c.last_step > attempts.c.start_step,
-        )
-        .order_by(attempts.c.job_id, attempts.c.number.desc())
-    )
+    paced = _FORMER.where(
+        attempts.c.job_id.in_([each.id for each in queued]),
+        attempts.c.number > jobs.c.attempt - MAX_CONSIDERED,
+        attempts.c.last_step > attempts.c.start_step,
+    ).order_by(attempts.c.job_id, attempts.c.number.desc())
     former: defaultdict[str, list[_Former]] = defaultdict(list)
     for attempt in _Former.all(connection, paced):
         former[attempt.job_id].append(attempt)

@@ -78,17 +78,16 @@ def list_(
         order = read_order(connection)
         ahead, grouped = (0, 0) if after is None else count_up_to(connection, order, after)
         rows = read_waiting(connection, order, after, limit=page.limit)
+    shown, next_page_token = page.cut(rows, lambda row: _token(context, row, actor=actor))
     expected = forecasts.of_queue() if grouped < FORECAST_JOBS else None
     entries = []
-    for position, row in enumerate(rows, start=ahead + 1):
+    for position, row in enumerate(shown, start=ahead + 1):
         grouped += row.demand is not None
         if scope.sees(row.project):
             entries.append(_entry(row, position, expected if grouped <= FORECAST_JOBS else None))
         else:
             entries.append(_hidden(row, position))
-    last = rows[min(page.size, len(rows)) - 1] if rows else None
-    shown, next_page_token = page.cut(entries, lambda _: _token(context, last, actor=actor))
-    return reply(Page[QueueEntry](items=tuple(shown), next_page_token=next_page_token))
+    return reply(Page[QueueEntry](items=tuple(entries), next_page_token=next_page_token))
 
 
 @router.get(
@@ -163,8 +162,7 @@ def what_if(
     return reply(view)
 
 
-def _token(context: Context, row: WaitingJob | None, *, actor: Actor) -> str:
-    assert row is not None, "a page with a following one has rows"
+def _token(context: Context, row: WaitingJob, *, actor: Actor) -> str:
     token = row.key.token
     if actor.scope.sees_all:
         return token
@@ -180,9 +178,7 @@ def _key(context: Context, token: str, *, actor: Actor) -> QueueKey:
     """
     opened: str | None = token
     if not actor.scope.sees_all:
-        is_sealed = re.fullmatch(SEALED, token) is not None
-        purpose = _purpose(actor)
-        opened = context.secrets.open_text(token, purpose=purpose) if is_sealed else None
+        opened = context.secrets.open_text(token, purpose=_purpose(actor))
     if opened is None or not re.fullmatch(TOKEN, opened):
         raise InvalidRequestError.at(
             "query/page_token", f"unknown page token {token[:80]!r}: take next_page_token of a page"

@@ -188,7 +188,9 @@ class Tokens:
         row = {"id": self.context.new_id(), "name": name, "role": role, "state": "active"}
         with self.context.database.write() as connection:
             connection.execute(insert(users).values(**row, created_at=self.context.now()))
-        return Actor(name, user_id=row["id"], user_name=name, role=role, permissions=ALL)
+        return Actor(
+            name, user_id=row["id"], user_name=name, role=role, permissions=ALL, token_allows=ALL
+        )
 
     def _session(self) -> Header:
         """Open a session for one request, because one of the operations ends it."""

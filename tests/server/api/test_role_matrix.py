@@ -15,8 +15,8 @@ from server.api.auth.permissions import (
     MEANINGS,
     PROJECT_PERMISSIONS,
     Roles,
-    held,
     held_by_role,
+    scope_of,
 )
 from server.core.context import Context
 from server.core.database.metric_and_log_tables import shells
@@ -107,7 +107,7 @@ def example(found: Mapping[str, Any]) -> Any:
 
 def predicted(kind: Kind, permission: Permission, where: str) -> str:
     """Return `past`, `403` or `404`, from the table of permissions alone."""
-    if permission not in held(kind.roles):
+    if permission not in scope_of(kind.roles).anywhere:
         return "403"
     if where == "missing":
         return "404"
