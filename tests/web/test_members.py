@@ -56,7 +56,7 @@ def test_a_maintainer_adds_changes_and_removes_a_member(group: Group, enter: Ent
     stop = ned.page.get_by_role("button", name="Stop", exact=True)
     assert barred(stop) == "needs the role member in vision"
 
-    page.get_by_role("button", name="Change the role of ned").click()
+    page.get_by_role("button", name="Change role and limits of ned").click()
     dialog.get_by_label("Role").select_option("member")
     dialog.get_by_role("button", name="Save").click()
     expect(row(page, "ned").locator(".member-role")).to_have_text("member")
@@ -367,8 +367,9 @@ def test_the_pages_of_members_are_whole(group: Group, enter: Enter) -> None:
         "project": ("max", "/projects/vision", None),
         "project-viewer": ("vera", "/projects/vision", None),
         "project-add": ("max", "/projects/vision", "Add a member"),
-        "project-change": ("max", "/projects/vision", "Change the role of mel"),
+        "project-change": ("max", "/projects/vision", "Change role and limits of mel"),
         "project-leave": ("max", "/projects/vision", "Leave the project"),
+        "project-limits": ("max", "/projects/vision", "Limits of each user"),
         "project-everyone": ("max", "/projects/vision", "Change the role of everyone"),
         "project-account": ("max", "/projects/vision", "New service account"),
         "project-tokens": ("max", "/projects/vision", "Tokens of nightly@vision"),

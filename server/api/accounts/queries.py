@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Any, ClassVar
 
-from sqlalchemy import Connection, Table, func, select
+from sqlalchemy import Connection, Table, and_, exists, func, select
 
 from server.api.auth.principals import IS_ACTIVE, Principal
 from server.core.context import Context
 from server.core.database.rows import TypedRow
 from server.core.database.tables import tokens
 from server.core.errors import NotFoundError
+from server.core.people.member_tables import members
 from server.core.people.user_tables import invitations, sessions, users
 from server.core.subject import ADMIN_USER_ID
 from trainyard.protocol.user_accounts.views import (
@@ -27,6 +28,11 @@ from trainyard.protocol.user_accounts.views import (
 )
 
 _HAS_PASSWORD = users.c.password.is_not(None).label("has_password")
+# A service account that ends loses its only role for good (`end_accounts`).
+_HAS_ENDED = and_(
+    users.c.kind == UserKind.SERVICE.value,
+    ~exists().where(members.c.user_id == users.c.id),
+).label("has_ended")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +50,7 @@ class UserRow(TypedRow):
     disabled_at: datetime | None
     kind: UserKind
     project: str | None
+    has_ended: Annotated[bool, _HAS_ENDED]
 
 
 def read_user(connection: Connection, user_id: str) -> UserRow:

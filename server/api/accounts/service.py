@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import Connection, exists, insert, select, update
+from sqlalchemy import Connection, insert, update
 from sqlalchemy.exc import IntegrityError
 
 from server.api.accounts.invitations import NewInvitation, store_invitation
@@ -23,7 +23,6 @@ from server.api.auth.tokens import TokenKind
 from server.core.context import Context
 from server.core.database.tables import tokens
 from server.core.errors import ConflictError, InvalidRequestError
-from server.core.people.member_tables import members
 from server.core.people.user_tables import users
 from server.core.subject import ADMIN_USER_ID, Actor
 from trainyard.base.problems import Problem
@@ -130,16 +129,12 @@ def change_user(context: Context, user_id: str, change: UserChange, *, actor: Ac
             values["disabled_at"] = now if is_disabled else None
             if is_disabled:
                 end_access(connection, [user_id], now)
-            elif user.kind == UserKind.SERVICE and not _has_role(connection, user_id):
+            elif user.has_ended:
                 raise ConflictError(f"{user.name} has ended for good; create another account")
         if values:
             connection.execute(update(users).where(users.c.id == user_id).values(**values))
             end_forbidden_commands(connection, user_id=user_id)
         return user_view(context, connection, user_id)
-
-
-def _has_role(connection: Connection, user_id: str) -> bool:
-    return bool(connection.scalar(select(exists().where(members.c.user_id == user_id))))
 
 
 def check_role(role: ClusterRole, actor: Actor, *, pointer: str) -> None:

@@ -104,6 +104,8 @@ class UserView(RecordModel):
     """Whether the user is a person or a service account."""
     project: str | None = None
     """Project of a service account; null for a person."""
+    has_ended: bool = False
+    """Whether this is a service account that has ended for good."""
 
 
 class InvitationView(RecordModel):

@@ -147,9 +147,13 @@ def test_a_disabled_account_is_enabled_or_ended(
     assert listed["state"] == "disabled"
     assert admin.patch(path, json={"state": "active"}).status_code == 200
     assert token_of(ada).status_code == 201
-    assert admin.patch(path, json={"state": "disabled"}).status_code == 200
+    disabled = admin.patch(path, json={"state": "disabled"})
+    assert disabled.status_code == 200
+    assert not disabled.json()["has_ended"]
     assert ada.delete(ended).status_code == 204
     assert admin.patch(path, json={"state": "active"}).status_code == 409, "it has ended for good"
+    (listed,) = admin.get(f"{API}/users", params={"name": NIGHTLY}).json()["items"]
+    assert listed["has_ended"]
 
 
 def test_tokens_of_an_account_belong_to_the_project(as_user: Client, context: Context) -> None:

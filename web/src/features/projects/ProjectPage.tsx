@@ -64,7 +64,7 @@ function LoadedProject({ project }: { project: Project }) {
           <>
             <Members project={project} members={members.data} />
             <ServiceAccounts
-              project={name}
+              project={project}
               accounts={members.data.filter(({ kind }) => kind === "service")}
             />
           </>

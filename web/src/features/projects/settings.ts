@@ -1,5 +1,6 @@
 // The settings of a project: typed text, converted to a request and to a command line.
 import type { Project } from "@/shared/api/types";
+import { quotaIn, quotaText, quotaWord, typedNumber } from "@/shared/format/quota";
 import { command } from "@/shared/format/shell";
 
 /** Values of the form: numbers as typed. */
@@ -24,8 +25,8 @@ export function settingsOf(project: Project): Settings {
     name: project.name,
     description: project.description,
     weight: String(project.weight),
-    max_slots: textOf(project.max_slots),
-    slot_hours_per_month: textOf(project.slot_hours_per_month),
+    max_slots: quotaText(project.max_slots),
+    slot_hours_per_month: quotaText(project.slot_hours_per_month),
   };
 }
 
@@ -33,33 +34,26 @@ export function settingsOf(project: Project): Settings {
 export function bodyOf(settings: Settings) {
   return {
     description: settings.description,
-    weight: Number(settings.weight),
-    max_slots: numberIn(settings.max_slots),
-    slot_hours_per_month: numberIn(settings.slot_hours_per_month),
+    weight: typedNumber(settings.weight),
+    max_slots: quotaIn(settings.max_slots),
+    slot_hours_per_month: quotaIn(settings.slot_hours_per_month),
   };
 }
 
 /** Return the equivalent command; a change names only different values. */
 export function sameCommand(settings: Settings, before: Settings | null): string {
   const from = before ?? NEW;
-  const quota = (text: string) => text || "none";
   return command(
     "projects",
     before ? "set" : "create",
     settings.name || "NAME",
     ...(settings.description !== from.description ? ["--description", settings.description] : []),
     ...(settings.weight !== from.weight ? ["--weight", settings.weight] : []),
-    ...(settings.max_slots !== from.max_slots ? ["--max-slots", quota(settings.max_slots)] : []),
+    ...(settings.max_slots !== from.max_slots
+      ? ["--max-slots", quotaWord(settings.max_slots)]
+      : []),
     ...(settings.slot_hours_per_month !== from.slot_hours_per_month
-      ? ["--slot-hours", quota(settings.slot_hours_per_month)]
+      ? ["--slot-hours", quotaWord(settings.slot_hours_per_month)]
       : []),
   );
-}
-
-function textOf(quota: number | null): string {
-  return quota === null ? "" : String(quota);
-}
-
-function numberIn(text: string): number | null {
-  return text.trim() === "" ? null : Number(text);
 }

@@ -64,9 +64,10 @@ export function UsersPage() {
 }
 
 function summary(users: readonly User[]): string {
-  const active = users.filter(({ state }) => state === "active").length;
-  const all = plural(users.length, "user");
-  return active === users.length ? all : `${all}, ${users.length - active} disabled`;
+  const present = users.filter(({ has_ended }) => !has_ended);
+  const disabled = present.filter(({ state }) => state === "disabled").length;
+  const all = plural(present.length, "user");
+  return disabled === 0 ? all : `${all}, ${disabled} disabled`;
 }
 
 function OpenedDialog({ opened, onClose }: { opened: Opened; onClose: () => void }) {
@@ -121,7 +122,7 @@ function UserRow({ user, onOpen }: UserRowProps) {
 }
 
 function Verbs({ user, onOpen }: UserRowProps) {
-  const { name, kind, state, has_password } = user;
+  const { name, kind, state, has_ended, has_password } = user;
   // A service account has no password, and no role in the cluster.
   const isPerson = kind === "person";
   const isSelf = useSession()?.user?.id === user.id;
@@ -142,7 +143,7 @@ function Verbs({ user, onOpen }: UserRowProps) {
           Change
         </Button>
       )}
-      {!isSelf && (
+      {!isSelf && !has_ended && (
         <Button
           small
           aria-label={isActive ? `Disable ${name}` : `Enable ${name}`}

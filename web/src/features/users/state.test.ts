@@ -10,6 +10,7 @@ const ada: User = {
   email: null,
   kind: "person",
   project: null,
+  has_ended: false,
   role: "user",
   state: "active",
   is_built_in: false,
@@ -33,6 +34,12 @@ describe("the state of a user", () => {
     ],
     [{ state: "disabled", has_password: false }, "disabled", null],
     [{ kind: "service", project: "vision", has_password: false }, "service account", "of vision"],
+    [{ kind: "service", project: "vision", state: "disabled" }, "disabled", null],
+    [
+      { kind: "service", project: "vision", state: "disabled", has_ended: true },
+      "ended",
+      "of vision",
+    ],
     [{ is_built_in: true, has_password: false }, "built in", "has the admin token"],
   ])("%j is %s", (fields, words, note) => {
     expect(stateOf({ ...ada, ...fields }, NOW)).toMatchObject({ words, note });

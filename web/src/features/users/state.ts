@@ -20,6 +20,9 @@ export interface ShownState {
 
 /** Return the state of a user; `now` is a moment in milliseconds. */
 export function stateOf(user: User, now: number): ShownState {
+  if (user.has_ended) {
+    return { words: "ended", tone: "neutral", note: user.project && `of ${user.project}` };
+  }
   if (user.state === "disabled") return { words: "disabled", tone: "neutral", note: null };
   if (user.kind === "service") {
     return { words: "service account", tone: "ok", note: user.project && `of ${user.project}` };

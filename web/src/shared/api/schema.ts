@@ -18072,6 +18072,12 @@ export interface components {
              * @description Project of a service account; null for a person.
              */
             project: string | null;
+            /**
+             * Has Ended
+             * @description Whether this is a service account that has ended for good.
+             * @default false
+             */
+            has_ended: boolean;
         };
         /**
          * ValidationSection

@@ -92,7 +92,7 @@ def draw_users(shown: Sequence[UserView]) -> RenderableType:
         rows.add(
             user.name,
             user.role,
-            user.state,
+            "ended" if user.has_ended else user.state,
             formats.age(user.last_used_at),
             formats.date(user.invited_until),
             Text(user.email or ""),

@@ -1,18 +1,23 @@
-// Adds a member, or changes the role of one.
+// Adds a member, or changes role and limits of one.
 import { useMutation } from "@tanstack/react-query";
 import { useState } from "react";
 import { UserField } from "@/shared/accounts/UserField";
 import { api, ask } from "@/shared/api/client";
+import { errorBeyond } from "@/shared/api/errors";
 import { projectRoleValues } from "@/shared/api/schema";
-import type { Member, ProjectRole } from "@/shared/api/types";
+import type { Member, Project, ProjectRole } from "@/shared/api/types";
 import { useSession } from "@/shared/api/useMay";
 import { ActionDialog } from "@/shared/ui/Dialog";
+import { LimitFields } from "./LimitFields";
+import { changedLimits, limitOptions, limitsOf, typedOf } from "./limits";
 import { RoleField } from "./RoleField";
 import { ACCOUNT_ROLES, setCommand } from "./roles";
 import { useMembersChanged } from "./useMembersChanged";
 
+const NO_LIMITS = { max_slots: null, max_running: null };
+
 interface MemberDialogProps {
-  project: string;
+  project: Project;
   /** The member to change; null for a new one. */
   member: Member | null;
   members: readonly Member[];
@@ -22,6 +27,9 @@ interface MemberDialogProps {
 export function MemberDialog({ project, member, members, onClose }: MemberDialogProps) {
   const [typed, setTyped] = useState("");
   const [role, setRole] = useState<ProjectRole>(member?.role ?? "member");
+  const before = member ?? NO_LIMITS;
+  const [limits, setLimits] = useState(typedOf(before));
+  const newLimits = changedLimits(limits, before);
   const user = member?.user ?? typed.trim();
   const isSelf = useSession()?.user?.name === user;
   const changed = useMembersChanged();
@@ -29,8 +37,8 @@ export function MemberDialog({ project, member, members, onClose }: MemberDialog
     mutationFn: () =>
       ask(
         api.PUT("/api/v1/projects/{name}/members/{user}", {
-          params: { path: { name: project, user } },
-          body: { role },
+          params: { path: { name: project.name, user } },
+          body: { role, ...newLimits },
         }),
       ),
     onSuccess: () => {
@@ -40,11 +48,11 @@ export function MemberDialog({ project, member, members, onClose }: MemberDialog
   });
   return (
     <ActionDialog
-      title={member ? `Role of ${user}` : "Add a member"}
+      title={member ? `Role and limits of ${user}` : "Add a member"}
       label={member ? "Save" : "Add"}
-      action={save}
-      disabled={user === "" || role === member?.role}
-      command={setCommand(project, user, role)}
+      action={{ ...save, error: errorBeyond(save.error, ["/max_slots", "/max_running"]) }}
+      disabled={user === "" || (role === member?.role && Object.keys(newLimits).length === 0)}
+      command={setCommand(project.name, user, role, ...limitOptions(limits, before))}
       onClose={onClose}
     >
       {member === null && (
@@ -60,6 +68,12 @@ export function MemberDialog({ project, member, members, onClose }: MemberDialog
         roles={member?.kind === "service" ? ACCOUNT_ROLES : projectRoleValues}
         value={role}
         onChange={setRole}
+      />
+      <LimitFields
+        typed={limits}
+        otherwise={limitsOf(project)}
+        error={save.error}
+        onChange={setLimits}
       />
       {member && role !== member.role && (
         <p className="small muted">

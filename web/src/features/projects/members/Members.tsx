@@ -1,4 +1,4 @@
-// The persons with a role in a project, and the role of everyone.
+// The persons with a role in a project, with their use; the role of everyone and the limits of each.
 import { useState } from "react";
 import type { Member, Project } from "@/shared/api/types";
 import { useBarriers, useSession } from "@/shared/api/useMay";
@@ -9,13 +9,17 @@ import { CommandLine } from "@/shared/ui/CommandLine";
 import { RelativeTime } from "@/shared/ui/RelativeTime";
 import { type Column, Table } from "@/shared/ui/table/Table";
 import { EveryoneDialog } from "./EveryoneDialog";
+import { LimitsDialog } from "./LimitsDialog";
+import { limitsOf, limitWords } from "./limits";
 import { MemberDialog } from "./MemberDialog";
 import { RemoveDialog } from "./RemoveDialog";
 import { RoleBadge } from "./RoleBadge";
+import { Use } from "./Use";
 
 export const COLUMNS: readonly Column[] = [
   { name: "name", label: "Name" },
   { name: "role", label: "Role", className: "member-role" },
+  { name: "use", label: "Use", className: "member-use" },
   { name: "since", label: "Since", number: true, className: "member-since" },
   {
     name: "action",
@@ -26,7 +30,7 @@ export const COLUMNS: readonly Column[] = [
 
 type Opened =
   | { dialog: "add" }
-  | { dialog: "everyone" }
+  | { dialog: "everyone" | "limits" }
   | { dialog: "change" | "remove"; member: Member };
 
 interface MembersProps {
@@ -40,6 +44,7 @@ export function Members({ project, members }: MembersProps) {
   const [opened, setOpened] = useState<Opened | null>(null);
   const barrier = useBarriers()("members:write", name);
   const session = useSession();
+  const limits = limitWords(limitsOf(project));
   const persons = members.filter(({ kind }) => kind === "person");
   return (
     <section className="members-part" aria-labelledby="members">
@@ -58,16 +63,28 @@ export function Members({ project, members }: MembersProps) {
           <td className="member-role">
             <RoleBadge role={project.everyone} />
           </td>
+          <td className="member-use">
+            <span className="muted">{limits ? `at most ${limits} each` : "no limits"}</span>
+          </td>
           <td className="member-since" />
           <td className="member-actions">
             {!barrier && (
-              <Button
-                small
-                aria-label="Change the role of everyone"
-                onClick={() => setOpened({ dialog: "everyone" })}
-              >
-                Change
-              </Button>
+              <>
+                <Button
+                  small
+                  aria-label="Change the role of everyone"
+                  onClick={() => setOpened({ dialog: "everyone" })}
+                >
+                  Change
+                </Button>
+                <Button
+                  small
+                  aria-label="Limits of each user"
+                  onClick={() => setOpened({ dialog: "limits" })}
+                >
+                  Limits
+                </Button>
+              </>
             )}
           </td>
         </tr>
@@ -105,7 +122,7 @@ interface OpenedProps extends MembersProps {
 }
 
 function OpenedDialog({ opened, project, members, onClose }: OpenedProps) {
-  const change = { project: project.name, members, onClose };
+  const change = { project, members, onClose };
   switch (opened.dialog) {
     case "add":
       return <MemberDialog member={null} {...change} />;
@@ -113,6 +130,8 @@ function OpenedDialog({ opened, project, members, onClose }: OpenedProps) {
       return <MemberDialog member={opened.member} {...change} />;
     case "remove":
       return <RemoveDialog project={project} user={opened.member.user} onClose={onClose} />;
+    case "limits":
+      return <LimitsDialog project={project} onClose={onClose} />;
     case "everyone":
       return <EveryoneDialog project={project} onClose={onClose} />;
   }
@@ -135,6 +154,9 @@ function MemberRow({ member, isSelf, mayWrite, onOpen }: MemberRowProps) {
       <td className="member-role">
         <RoleBadge role={role} />
       </td>
+      <td className="member-use">
+        <Use member={member} />
+      </td>
       <td className="member-since number">
         <RelativeTime at={since} isSentence />
       </td>
@@ -143,7 +165,7 @@ function MemberRow({ member, isSelf, mayWrite, onOpen }: MemberRowProps) {
           <>
             <Button
               small
-              aria-label={`Change the role of ${user}`}
+              aria-label={`Change role and limits of ${user}`}
               onClick={() => onOpen("change")}
             >
               Change

@@ -1,6 +1,6 @@
 // The service accounts of a project, each with its tokens.
 import { useState } from "react";
-import type { Member } from "@/shared/api/types";
+import type { Member, Project } from "@/shared/api/types";
 import { useBarriers } from "@/shared/api/useMay";
 import { command } from "@/shared/format/shell";
 import { Button } from "@/shared/ui/Button";
@@ -12,19 +12,21 @@ import { MemberDialog } from "./MemberDialog";
 import { COLUMNS } from "./Members";
 import { RoleBadge } from "./RoleBadge";
 import { TokensDialog } from "./TokensDialog";
+import { Use } from "./Use";
 
 type Verb = "tokens" | "change" | "delete";
 type Opened = { dialog: "new" } | { dialog: Verb; account: Member };
 
 interface ServiceAccountsProps {
-  project: string;
+  project: Project;
   /** Members of kind `service`. */
   accounts: readonly Member[];
 }
 
 export function ServiceAccounts({ project, accounts }: ServiceAccountsProps) {
+  const { name } = project;
   const [opened, setOpened] = useState<Opened | null>(null);
-  const barrier = useBarriers()("members:write", project);
+  const barrier = useBarriers()("members:write", name);
   return (
     <section className="members-part" aria-labelledby="service-accounts">
       <div className="members-head row">
@@ -52,7 +54,7 @@ export function ServiceAccounts({ project, accounts }: ServiceAccountsProps) {
       )}
       {!barrier && (
         <CommandLine
-          command={command("service-accounts", "--project", project)}
+          command={command("service-accounts", "--project", name)}
           label="Lists the same accounts"
         />
       )}
@@ -63,21 +65,22 @@ export function ServiceAccounts({ project, accounts }: ServiceAccountsProps) {
 
 interface OpenedProps {
   opened: Opened;
-  project: string;
+  project: Project;
   onClose: () => void;
 }
 
 function OpenedDialog({ opened, project, onClose }: OpenedProps) {
-  if (opened.dialog === "new") return <NewAccountDialog project={project} onClose={onClose} />;
+  const { name } = project;
+  if (opened.dialog === "new") return <NewAccountDialog project={name} onClose={onClose} />;
   const { dialog, account } = opened;
   if (dialog === "tokens") {
-    const of = { project, name: account.user, role: account.role };
+    const of = { project: name, name: account.user, role: account.role };
     return <TokensDialog account={of} onClose={onClose} />;
   }
   if (dialog === "change") {
     return <MemberDialog project={project} member={account} members={[]} onClose={onClose} />;
   }
-  return <EndAccountDialog project={project} account={account.user} onClose={onClose} />;
+  return <EndAccountDialog project={name} account={account.user} onClose={onClose} />;
 }
 
 interface AccountRowProps {
@@ -94,6 +97,9 @@ function AccountRow({ account, mayWrite, onOpen }: AccountRowProps) {
       <td className="member-role">
         <RoleBadge role={role} />
       </td>
+      <td className="member-use">
+        <Use member={account} />
+      </td>
       <td className="member-since number">
         <RelativeTime at={since} isSentence />
       </td>
@@ -105,7 +111,7 @@ function AccountRow({ account, mayWrite, onOpen }: AccountRowProps) {
             </Button>
             <Button
               small
-              aria-label={`Change the role of ${user}`}
+              aria-label={`Change role and limits of ${user}`}
               onClick={() => onOpen("change")}
             >
               Change

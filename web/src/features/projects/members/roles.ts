@@ -50,8 +50,14 @@ export function ownLoss(everyone: ProjectRole | null, isAdmin: boolean): string 
     : `You keep the role ${everyone}, which everyone has.`;
 }
 
-export function setCommand(project: string, user: string, role: ProjectRole): string {
-  return command("members", "add", user || "NAME", role, "--project", project);
+/** Return the command of a role; `options` are those of limits. */
+export function setCommand(
+  project: string,
+  user: string,
+  role: ProjectRole,
+  ...options: string[]
+): string {
+  return command("members", "add", user || "NAME", role, ...options, "--project", project);
 }
 
 export function removeCommand(project: string, user: string): string {
