@@ -11,6 +11,7 @@ GENERATORS := tools.generate
 # Sources of the dashboard. node comes from the PATH when it is new enough (see setup).
 WEB := web/dist/index.html
 WEB_SOURCES := $(shell find web/src web/public -type f 2>/dev/null) $(wildcard web/*.json web/*.ts) web/index.html
+ISSUER := tests/issuer/node_modules/.package-lock.json
 NODE_IS_NEW := node -e 'const [a, b] = process.versions.node.split(".").map(Number); \
 	process.exit(a > 20 || (a === 20 && b >= 19) ? 0 : 1)' 2>/dev/null
 NPM := cd web && PATH="$(CURDIR)/$(BIN):$$PATH" npm --no-fund --no-audit --loglevel=error
@@ -36,7 +37,7 @@ endif
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1\t\2/' | expand -t 12
 
-setup: $(STAMP) $(WEB) ## Create .venv, install everything into it, and build the dashboard
+setup: $(STAMP) $(WEB) $(ISSUER) ## Create .venv, install everything into it, and build the dashboard
 
 $(STAMP): pyproject.toml library/pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
@@ -57,6 +58,12 @@ web/node_modules/.package-lock.json: web/package.json web/package-lock.json \
 		| $(if $(shell $(NODE_IS_NEW) && echo new),,$(STAMP))
 	@echo "Installing the dashboard's tools into web/node_modules: 170 MB on disk."
 	$(NPM) --loglevel=http ci
+	@touch $@
+
+# A real issuer of single sign-on, for tests alone.
+$(ISSUER): tests/issuer/package.json tests/issuer/package-lock.json \
+		| $(if $(shell $(NODE_IS_NEW) && echo new),,$(STAMP))
+	cd tests/issuer && PATH="$(CURDIR)/$(BIN):$$PATH" npm --no-fund --no-audit --loglevel=error ci
 	@touch $@
 
 $(WEB): $(WEB_SOURCES) web/node_modules/.package-lock.json

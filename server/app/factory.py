@@ -16,6 +16,7 @@ from starlette.routing import BaseRoute
 import server.api.accounts.endpoints
 import server.api.accounts.session_endpoints
 import server.api.auth.endpoints
+import server.api.sso.endpoints
 import server.api.stream.endpoints
 import server.app.worker_endpoints
 import server.cluster.inbox.endpoints
@@ -51,6 +52,7 @@ from server.api.http.middleware import (
     RequestMiddleware,
 )
 from server.api.http.query import no_unknown_query
+from server.api.sso.issuer import Issuer
 from server.app import health, monitoring, openapi, reference
 from server.app.dashboard import Dashboard, dashboard_dir
 from server.app.monitoring import Monitoring
@@ -109,6 +111,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     server.api.auth.endpoints.router,
     server.api.accounts.session_endpoints.router,
     server.api.accounts.endpoints.router,
+    server.api.sso.endpoints.router,
 )
 
 
@@ -136,6 +139,7 @@ def create_app(context: Context) -> FastAPI:
     app.state.inboxes = inboxes
     app.state.lasting_requests = lasting
     app.state.groups = Groups(context)
+    app.state.issuer = None if context.settings.oidc_issuer is None else Issuer(context)
     app.state.accepted_shares = AcceptedShares()
     app.state.cluster_ledger = ledger
     app.state.monitoring = Monitoring(context, tail, ledger)
@@ -173,6 +177,7 @@ def _routes() -> list[BaseRoute]:
         every.include_router(router)
     for router in ROUTERS:
         every.include_router(router, prefix=API, dependencies=[no_unknown_query])
+    every.include_router(server.api.sso.endpoints.callback_router, prefix=API)
     accesses_of(every.routes)  # a route that declares nothing about its callers is an error
     return every.routes
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from sqlalchemy import select, text, update
+from sqlalchemy import Connection, select, text, update
 
 from server.core.context import Context
 from server.core.database.tables import jobs
+from server.core.people.identity_tables import REFRESH_TOKEN, identities
 from server.core.secrets import KeyFileError
 
 BATCH = 500
@@ -53,5 +54,21 @@ def rotate(context: Context) -> int:
                 sealed = secrets.rotate(row.env)
                 connection.execute(update(jobs).where(jobs.c.id == row.id).values(env=sealed))
             count, after = count + len(rows), rows[-1].id
+        _rotate_refresh_tokens(context, connection)
     secrets.forget_old_keys()
     return count
+
+
+def _rotate_refresh_tokens(context: Context, connection: Connection) -> None:
+    """Encrypt the refresh tokens of the issuer anew; one that no key decrypts stays, unusable."""
+    its, secrets = identities.c, context.secrets
+    query = select(its.user_id, its.refresh_token).where(its.refresh_token.is_not(None))
+    query, after = query.order_by(its.user_id).with_for_update(), ""
+    while rows := connection.execute(query.where(its.user_id > after).limit(BATCH)).all():
+        for row in rows:
+            token = secrets.open_text(row.refresh_token, purpose=REFRESH_TOKEN)
+            if token is not None:
+                sealed = secrets.seal_text(token, purpose=REFRESH_TOKEN)
+                one = update(identities).where(its.user_id == row.user_id)
+                connection.execute(one.values(refresh_token=sealed))
+        after = rows[-1].user_id

@@ -5,6 +5,8 @@ from __future__ import annotations
 from functools import partial
 
 from server.api.accounts.throttle import forget_failed_logins
+from server.api.sso.pending import forget_pending
+from server.api.sso.refresh import GroupKeeper
 from server.app.periodic_tasks import TASKS
 from server.cluster.projects.usage import RecentUsage
 from server.core.context import Context
@@ -51,6 +53,7 @@ def periodic_work(context: Context, dispatcher: Dispatcher) -> PeriodicWork:
     placer = Placer(context, dispatcher, usage)
     fitter = SizeFitter(context, placer.queue, usage)
     spares, watch = SpareKeeper(context, dispatcher, usage), NodeWatch(context)
+    group_keeper = GroupKeeper(context)
     operations, isolation = OperationKeeper(context, dispatcher), order_isolation(context)
 
     def preempt() -> None:
@@ -88,6 +91,9 @@ def periodic_work(context: Context, dispatcher: Dispatcher) -> PeriodicWork:
         "calibrate": CalibrationKeeper(context).run,
         "forget_idempotency_keys": partial(forget_old_keys, context),
         "forget_failed_logins": partial(forget_failed_logins, context),
+        "refresh_groups": group_keeper.run,
+        "expire_groups": group_keeper.expire,
+        "forget_pending_logins": partial(forget_pending, context),
         "forget_operations": partial(prune_ended, context),
         "forget_groups": partial(forget_groups, context),
         "fold_rank_metrics": partial(fold_ended, context),

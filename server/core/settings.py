@@ -5,16 +5,19 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, ValidationError, field_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from server.core.addresses import Networks
+from trainyard.base.loopback import is_secure_url
 from trainyard.base.problems import named
-from trainyard.outside.secret_file import url_with_password
+from trainyard.outside.secret_file import read_secret, url_with_password
 from trainyard.run.artifacts.artifact_records import MAX_FILE_BYTES
 
+MAX_ISSUER = 500
+"""Maximum length of the issuer's URL, in characters."""
 DAYS_OF_MONTH = 32
 """Minimum retention, in days, of data that is counted by calendar month."""
 
@@ -157,6 +160,31 @@ class Settings(BaseSettings):
     `trusted_proxies` count only in the total, which follows from the limit on file descriptors. A
     browser holds up to seven connections, a node about one for each attempt that it runs.
     """
+    oidc_issuer: str | None = None
+    """URL of the OpenID Connect issuer through which people log in (docs/sso.md); none by default.
+    """
+    oidc_client_id: str | None = None
+    """Id of this server as a client of the issuer."""
+    oidc_client_secret_file: Path | None = None
+    """File with the secret of the client; only its owner may read the file. A public client has no
+    secret.
+    """
+    oidc_name: Annotated[str, Field(min_length=1, max_length=60)] = "single sign-on"
+    """Name of the issuer on the login page: the button has the text `Log in with NAME`."""
+    oidc_scopes: str = "openid profile email offline_access"
+    """Scopes of a login, separated by spaces. Without `offline_access`, most issuers give no
+    refresh token, and groups count for one hour after each login.
+    """
+    oidc_groups_claim: Annotated[str, Field(min_length=1, max_length=200)] = "groups"
+    """Claim of the ID token or of the user info that has the names of a person's groups."""
+    oidc_sign_up: Literal["groups", "anyone", "invited"] = "groups"
+    """Who gets a new user by the first login: persons in a group that has a role here (`groups`),
+    every person of the issuer (`anyone`), or only users with an invitation (`invited`).
+    """
+    oidc_admin_group: str | None = None
+    """Group whose persons have the role `admin` in the cluster."""
+    oidc_operator_group: str | None = None
+    """Group whose persons have the role `operator` in the cluster."""
     trusted_proxies: Annotated[tuple[str, ...], NoDecode] = ("127.0.0.1", "::1")
     """Addresses and networks of reverse proxies, separated by commas. The headers `X-Forwarded-For`
     and `X-Forwarded-Proto` from these proxies are trusted.
@@ -170,6 +198,11 @@ class Settings(BaseSettings):
         """Return `broker_url` with the password from its file, or raise `ValueError`."""
         return url_with_password(self.broker_url, self.broker_password_file, name="BROKER")
 
+    def oidc_client_secret(self) -> str | None:
+        """Return the secret of the client from its file, or raise `ValueError`."""
+        file = self.oidc_client_secret_file
+        return None if file is None else read_secret(file, "TRAINYARD_OIDC_CLIENT_SECRET_FILE")
+
     @property
     def key_file(self) -> Path:
         """File with the keys that encrypt values of `env`."""
@@ -179,6 +212,25 @@ class Settings(BaseSettings):
     def is_https(self) -> bool:
         """Whether browsers reach the server by https."""
         return (self.public_url or "").startswith("https:")
+
+    @model_validator(mode="after")
+    def _check_issuer(self) -> Self:
+        if self.oidc_issuer is None:
+            if self.oidc_client_id is not None:
+                raise ValueError(
+                    "TRAINYARD_OIDC_CLIENT_ID is set, and TRAINYARD_OIDC_ISSUER is not"
+                )
+            return self
+        _check_secure_url("TRAINYARD_OIDC_ISSUER", self.oidc_issuer)
+        if not self.oidc_client_id:
+            raise ValueError("TRAINYARD_OIDC_ISSUER is set, and TRAINYARD_OIDC_CLIENT_ID is not")
+        if self.public_url is None:
+            raise ValueError("TRAINYARD_OIDC_ISSUER is set, and TRAINYARD_PUBLIC_URL is not")
+        _check_secure_url("TRAINYARD_PUBLIC_URL", self.public_url)
+        if "openid" not in self.oidc_scopes.split():
+            raise ValueError(f"TRAINYARD_OIDC_SCOPES={self.oidc_scopes!r}: 'openid' is missing")
+        self.oidc_client_secret()
+        return self
 
     @field_validator("goodput_kept_days", "requests_kept_days")
     @classmethod
@@ -209,6 +261,20 @@ class Settings(BaseSettings):
     def _check_networks(cls, given: tuple[str, ...]) -> tuple[str, ...]:
         Networks(given)
         return given
+
+
+def _check_secure_url(variable: str, url: str) -> None:
+    """Check that logins can rely on a URL.
+
+    Raises:
+        ValueError: the URL has neither https nor a loopback host, or has a query, a fragment or a
+            user.
+    """
+    if len(url) > MAX_ISSUER or not is_secure_url(url):
+        raise ValueError(
+            f"{variable}={url!r}: legal is a URL with https, or with http and a loopback host, "
+            f"without user, query and fragment, of at most {MAX_ISSUER} characters"
+        )
 
 
 def setting_problems(error: ValueError) -> list[str]:

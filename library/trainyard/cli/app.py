@@ -63,6 +63,7 @@ COMMANDS: tuple[tuple[Callable[..., None], str], ...] = (
     (node_sources.sources, "List node sources; check or pause one, request nodes."),
     (projects.projects, "List projects; create, change or delete one."),
     (member_commands.members, "List the members of a project; add, limit or remove one."),
+    (member_commands.groups, "List the issuer's groups with a role; give one a role."),
     (member_commands.service_accounts, "List service accounts of a project; create or end one."),
     (access_tokens.tokens, "List your tokens with their scopes; create or revoke one."),
     (user_commands.users, "List users; invite, change or disable one."),

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import Annotated, ClassVar
 
 from pydantic import SecretStr
-from sqlalchemy import Connection, Table, insert, select, update
+from sqlalchemy import Connection, Table, delete, insert, select, update
 
 from server.api.auth.browser_sessions import Browser, NewSession, store_session
 from server.api.auth.endings import end_access, end_invitations
@@ -18,6 +18,7 @@ from server.core.context import Context
 from server.core.database.rows import TypedRow
 from server.core.database.tables import tokens
 from server.core.errors import UnauthenticatedError
+from server.core.people.identity_tables import identities, user_groups
 from server.core.people.user_tables import invitations, users
 from server.core.subject import Actor
 from trainyard.protocol.rest.access import Permission
@@ -77,7 +78,7 @@ def check_invitation(context: Context, code: SecretStr) -> InvitationCheck:
             invite users.
     """
     with context.database.read() as connection:
-        found = _open(connection, code, context.now())
+        found = _open(connection, hash_token(code.get_secret_value()), context.now())
     return InvitationCheck(
         name=found.name, expires_at=found.expires_at, replaces_password=found.password is not None
     )
@@ -94,19 +95,34 @@ def accept_invitation(
     Raises:
         UnauthenticatedError: as `check_invitation`.
     """
-    now = context.now()
     with context.database.write() as connection:
-        first = _open(connection, code, now)
-        lock_users(connection, [first.user_id, first.maker_id])
-        found = _open(connection, code, now)  # again, now that nothing can change
-        end_access(connection, [found.user_id], now)
-        its = update(users).where(users.c.id == found.user_id)
+        user_id = use_invitation(context, connection, hash_token(code.get_secret_value()))
+        its = update(users).where(users.c.id == user_id)
         connection.execute(its.values(password=new_hash))
-        return store_session(context, connection, user_id=found.user_id, browser=browser)
+        return store_session(context, connection, user_id=user_id, browser=browser)
 
 
-def _open(connection: Connection, code: SecretStr, now: datetime) -> OpenInvitation:
-    its = invitations.c.hash == hash_token(code.get_secret_value())
+def use_invitation(context: Context, connection: Connection, code_hash: str) -> str:
+    """Use up the invitation with this hash of its code; lock its user, and return the user's id.
+
+    All access of the user ends. A linked identity is removed, because whoever had the account may
+    have linked the own one.
+
+    Raises:
+        UnauthenticatedError: as `check_invitation`.
+    """
+    now = context.now()
+    first = _open(connection, code_hash, now)
+    lock_users(connection, [first.user_id, first.maker_id])
+    found = _open(connection, code_hash, now)  # again, now that nothing can change
+    end_access(connection, [found.user_id], now)
+    for table in (identities, user_groups):  # two statements
+        connection.execute(delete(table).where(table.c.user_id == found.user_id))
+    return found.user_id
+
+
+def _open(connection: Connection, code_hash: str, now: datetime) -> OpenInvitation:
+    its = invitations.c.hash == code_hash
     is_open = invitations.c.ended_at.is_(None) & (invitations.c.expires_at > now)
     query = OpenInvitation.select().join(users, users.c.id == invitations.c.user_id)
     found = OpenInvitation.one_or_none(connection, query.where(its, is_open))

@@ -14,6 +14,7 @@ from server.core.context import Context
 from server.core.database.rows import TypedRow
 from server.core.database.tables import tokens
 from server.core.errors import NotFoundError
+from server.core.people.identity_tables import identities
 from server.core.people.member_tables import members
 from server.core.people.user_tables import invitations, sessions, users
 from server.core.subject import ADMIN_USER_ID
@@ -150,8 +151,13 @@ def login_ways(context: Context) -> LoginWays:
     query = select(users.c.id).where(IS_ACTIVE, users.c.password.is_not(None)).limit(1)
     with context.database.read() as connection:
         has_password = connection.scalar(query) is not None
-    token = LoginWay(kind="token")
-    return LoginWays(ways=(LoginWay(kind="password"), token) if has_password else (token,))
+    settings = context.settings
+    ways = (
+        LoginWay(kind="issuer", name=settings.oidc_name) if settings.oidc_issuer else None,
+        LoginWay(kind="password") if has_password else None,
+        LoginWay(kind="token"),
+    )
+    return LoginWays(ways=tuple(way for way in ways if way is not None))
 
 
 def session_user(context: Context, principal: Principal) -> SessionUser | None:
@@ -160,4 +166,6 @@ def session_user(context: Context, principal: Principal) -> SessionUser | None:
         return None
     with context.database.read() as connection:
         row = read_user(connection, principal.user.id)
-    return SessionUser(**row.values_for(SessionUser))
+        linked = select(identities.c.issuer).where(identities.c.user_id == row.id)
+        issuer = connection.scalar(linked)
+    return SessionUser(**row.values_for(SessionUser), issuer=issuer)

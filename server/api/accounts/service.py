@@ -10,23 +10,16 @@ from sqlalchemy.exc import IntegrityError
 
 from server.api.accounts.invitations import NewInvitation, store_invitation
 from server.api.accounts.queries import UserRow, read_user, user_view
-from server.api.auth.endings import (
-    end_access,
-    end_forbidden_commands,
-    end_invitations_of,
-    end_tokens,
-)
-from server.api.auth.permissions import held_by_role, held_by_user
+from server.api.auth.endings import end_access, end_beyond_role, end_forbidden_commands
+from server.api.auth.permissions import held_by_user
 from server.api.auth.principals import hold_token, lock_users
 from server.api.auth.service import RESERVED_NAMES
-from server.api.auth.tokens import TokenKind
 from server.core.context import Context
-from server.core.database.tables import tokens
 from server.core.errors import ConflictError, InvalidRequestError
+from server.core.people.identity_tables import identities
 from server.core.people.user_tables import users
 from server.core.subject import ADMIN_USER_ID, Actor
 from trainyard.base.problems import Problem
-from trainyard.protocol.rest.access import Permission
 from trainyard.protocol.user_accounts.views import (
     ClusterRole,
     UserChange,
@@ -106,7 +99,7 @@ def change_user(context: Context, user_id: str, change: UserChange, *, actor: Ac
         InvalidRequestError: the new role or state is null.
         ForbiddenError: the user has, or would have, permissions that the actor does not have.
         ConflictError: the user is built in, or is the actor, who may not change the own role and
-            state.
+            state; or the issuer's groups give the role.
         UnauthenticatedError: the actor's token has ended meanwhile.
     """
     now = context.now()
@@ -119,11 +112,9 @@ def change_user(context: Context, user_id: str, change: UserChange, *, actor: Ac
         if user_id == actor.user_id and values.keys() & {"role", "state"}:
             raise ConflictError("the own role and state cannot be changed; another admin may")
         if "role" in values:
+            _refuse_role_of_issuer(context, connection, user)
             check_role(values["role"], actor, pointer="/role")
-            end_invitations_of(connection, [user_id], now)
-            if Permission.TOKENS_ADMIN not in held_by_role(ClusterRole(values["role"])):
-                joins = (tokens.c.user_id == user_id) & (tokens.c.kind == TokenKind.JOIN)
-                end_tokens(connection, joins, now)
+            end_beyond_role(connection, user_id, values["role"], now=now)
         if "state" in values:
             is_disabled = values["state"] == UserState.DISABLED
             values["disabled_at"] = now if is_disabled else None
@@ -133,7 +124,7 @@ def change_user(context: Context, user_id: str, change: UserChange, *, actor: Ac
                 raise ConflictError(f"{user.name} has ended for good; create another account")
         if values:
             connection.execute(update(users).where(users.c.id == user_id).values(**values))
-            end_forbidden_commands(connection, user_id=user_id)
+            end_forbidden_commands(connection, now, user_id=user_id)
         return user_view(context, connection, user_id)
 
 
@@ -171,6 +162,17 @@ def _locked(
             "no role in the cluster; a maintainer of the project ends it"
         )
     return user
+
+
+def _refuse_role_of_issuer(context: Context, connection: Connection, user: UserRow) -> None:
+    settings = context.settings
+    if settings.oidc_admin_group is None and settings.oidc_operator_group is None:
+        return
+    linked = select(identities.c.subject).where(identities.c.user_id == user.id)
+    if connection.scalar(linked) is not None:
+        raise ConflictError(
+            f"the groups of the issuer give {user.name} the role in the cluster: change the groups"
+        )
 
 
 def _values(user: UserRow, change: UserChange) -> dict[str, Any]:

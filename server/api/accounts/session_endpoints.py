@@ -81,11 +81,11 @@ async def log_in(context: ServerContext, request: Request, body: SessionBody) ->
     The reply sets an HttpOnly cookie. The endpoint needs no authorization. After too many failed
     logins from one address or for one account it returns 429.
     """
-    _refuse_other_sites(context, request)
+    refuse_other_sites(context, request)
     _check_one_way(body)
-    browser = _browser(context, request)
+    browser = browser_of(context, request)
     if body.name is not None and body.password is not None:
-        account = await checked(context, body.name, body.password, host=_host(request))
+        account = await checked(context, body.name, body.password, host=host_of(request))
         session = await run_in_threadpool(
             logins.open_password_session, context, account, browser=browser
         )
@@ -95,9 +95,9 @@ async def log_in(context: ServerContext, request: Request, body: SessionBody) ->
 
 
 def _open_by_secret(context: Context, request: Request, body: SessionRequest) -> NewSession:
-    with guess(context, of_address(_host(request))):
+    with guess(context, of_address(host_of(request))):
         return open_session(
-            context, token=body.token, code=body.code, browser=_browser(context, request)
+            context, token=body.token, code=body.code, browser=browser_of(context, request)
         )
 
 
@@ -126,9 +126,7 @@ def log_out(context: ServerContext, cookie: Cookie) -> Response:
     if cookie is not None:
         close_session(context, cookie)
     response = Response(status_code=204)
-    response.delete_cookie(
-        cookie_name(context), httponly=True, samesite="strict", secure=context.settings.is_https
-    )
+    forget_cookie(context, response)
     return response
 
 
@@ -166,19 +164,19 @@ async def put_password(
     """Change the caller's password; the user's sessions end, and a browser gets a new one."""
     own = await run_in_threadpool(logins.own_account, context, principal)
     check_password(body.new, own.name, pointer="/new")
-    account = await checked(context, own.name, body.current, host=_host(request))
-    stored = await new_hash(body.new, holders=holders_of(own.name, _host(request)))
+    account = await checked(context, own.name, body.current, host=host_of(request))
+    stored = await new_hash(body.new, holders=holders_of(own.name, host_of(request)))
     session = await run_in_threadpool(
         logins.change_password,
         context,
         principal,
         account,
         new_hash=stored,
-        browser=_browser(context, request),
+        browser=browser_of(context, request),
     )
     response = Response(status_code=204)
     if session is not None:
-        _set_cookie(context, response, session)
+        set_session_cookie(context, response, session)
     return response
 
 
@@ -198,8 +196,8 @@ async def create_token(
 
     Only this response contains the secret. Failed logins count as for a browser.
     """
-    _refuse_other_sites(context, request)
-    account = await checked(context, body.name, body.password, host=_host(request))
+    refuse_other_sites(context, request)
+    account = await checked(context, body.name, body.password, host=host_of(request))
     row, secret = await run_in_threadpool(
         logins.create_password_token,
         context,
@@ -222,8 +220,8 @@ def check(
     body: Annotated[InvitationCode, Depends(JsonBody(InvitationCode))],
 ) -> Response:
     """Return the name of the invited user; a code that is not valid counts as a failed login."""
-    _refuse_other_sites(context, request)
-    with guess(context, of_address(_host(request))):
+    refuse_other_sites(context, request)
+    with guess(context, of_address(host_of(request))):
         return reply(check_invitation(context, body.code))
 
 
@@ -240,11 +238,11 @@ async def accept(
     body: Annotated[InvitationAcceptance, Depends(JsonBody(InvitationAcceptance))],
 ) -> Response:
     """Use up the code: set the password, end the user's sessions, and open a new session."""
-    _refuse_other_sites(context, request)
-    name = await run_in_threadpool(_check_acceptance, context, _host(request), body)
-    stored = await new_hash(body.password, holders=holders_of(name, _host(request)))
+    refuse_other_sites(context, request)
+    name = await run_in_threadpool(_check_acceptance, context, host_of(request), body)
+    stored = await new_hash(body.password, holders=holders_of(name, host_of(request)))
     session = await run_in_threadpool(
-        accept_invitation, context, body.code, new_hash=stored, browser=_browser(context, request)
+        accept_invitation, context, body.code, new_hash=stored, browser=browser_of(context, request)
     )
     return await run_in_threadpool(_opened, context, session)
 
@@ -257,29 +255,33 @@ def _check_acceptance(context: Context, host: str, body: InvitationAcceptance) -
     return name
 
 
-def _refuse_other_sites(context: Context, request: Request) -> None:
+def refuse_other_sites(context: Context, request: Request) -> None:
+    """Refuse a login that a page of another site sends."""
     if "origin" in request.headers:  # another site must not log a browser in, or guess
         check_origin(context, request)
 
 
-def _host(request: Request) -> str:
+def host_of(request: Request) -> str:
+    """Return the address of the client."""
     return request.client.host if request.client else ""
 
 
-def _browser(context: Context, request: Request) -> Browser:
+def browser_of(context: Context, request: Request) -> Browser:
+    """Return the browser that sends a request."""
     former = request.cookies.get(cookie_name(context))
-    return Browser(_host(request), request.headers.get("user-agent", ""), former)
+    return Browser(host_of(request), request.headers.get("user-agent", ""), former)
 
 
 def _opened(context: Context, session: NewSession) -> Response:
     """Return the response that gives the browser its cookie."""
     view = _session_view(context, session.principal, session.expires_at)
     response = reply(view, status=201)
-    _set_cookie(context, response, session)
+    set_session_cookie(context, response, session)
     return response
 
 
-def _set_cookie(context: Context, response: Response, session: NewSession) -> None:
+def set_session_cookie(context: Context, response: Response, session: NewSession) -> None:
+    """Give the browser the cookie of its session."""
     response.set_cookie(
         cookie_name(context),
         session.cookie,
@@ -290,14 +292,33 @@ def _set_cookie(context: Context, response: Response, session: NewSession) -> No
     )
 
 
+def forget_cookie(
+    context: Context,
+    response: Response,
+    name: str | None = None,
+    *,
+    samesite: Literal["lax", "strict"] = "strict",
+) -> None:
+    """Delete a cookie of the browser, by default that of its session."""
+    response.delete_cookie(
+        name or cookie_name(context),
+        httponly=True,
+        samesite=samesite,
+        secure=context.settings.is_https,
+    )
+
+
 def _session_view(
     context: Context, principal: Principal, expires_at: datetime | None
 ) -> SessionView:
-    kind: Literal["admin", "api", "password"]
-    kind = "admin" if principal.kind is TokenKind.ADMIN else "api"
+    kind: Literal["admin", "api", "password", "issuer"]
+    if principal.token_id is not None:
+        kind = "admin" if principal.kind is TokenKind.ADMIN else "api"
+    else:
+        kind = "issuer" if principal.by_issuer else "password"
     return SessionView(
         name=principal.name,
-        kind=kind if principal.token_id is not None else "password",
+        kind=kind,
         permissions=known(principal.permissions),
         expires_at=expires_at,
         user=session_user(context, principal),

@@ -51,6 +51,13 @@ class Browser:
 
 
 @dataclass(frozen=True)
+class IssuerSession:
+    """The session at the issuer behind a login; `id` is None if the issuer named none."""
+
+    id: str | None
+
+
+@dataclass(frozen=True)
 class NewSession:
     """A new browser session; the database stores only a hash of `cookie`."""
 
@@ -92,10 +99,12 @@ def store_session(
     token_id: str | None = None,
     ends_at: datetime | None = None,
     browser: Browser | None = None,
+    issuer_session: IssuerSession | None = None,
 ) -> NewSession:
     """Store a session of a user, whose row the caller has locked; the oldest beyond the limit end.
 
-    A session without `token_id` has all permissions of the user.
+    A session without `token_id` has all permissions of the user. `issuer_session` is given after a
+    login through the issuer.
     """
     now, cookie, seen = context.now(), make_secret(), browser or Browser()
     row = {
@@ -107,6 +116,8 @@ def store_session(
         "expires_at": ends_at or now + SESSION_LIFETIME,
         "address": counted_as(seen.address)[:LONGEST_ADDRESS] or None,
         "browser": printable(seen.user_agent)[:LONGEST_BROWSER] or None,
+        "by_issuer": issuer_session is not None,
+        "issuer_session": None if issuer_session is None else issuer_session.id,
     }
     if seen.former_cookie is not None:
         former = sessions.c.hash == hash_token(seen.former_cookie)
@@ -119,8 +130,18 @@ def store_session(
         end_sessions(connection, sessions.c.id.in_(surplus))
     query = GivenSession.select().join(users, users.c.id == sessions.c.user_id)
     query = query.join(tokens, tokens.c.id == sessions.c.token_id, isouter=True)
-    stored = GivenSession.one(connection, query.where(sessions.c.hash == row["hash"]))
+    its = sessions.c.hash == row["hash"]
+    stored = GivenSession.one(connection, query.where(its), {"now": now})
     return NewSession(stored.principal, cookie, stored.expires_at)
+
+
+def find_session(context: Context, session_id: str) -> Principal | None:
+    """Return the holder of a valid session with this id; None if it has ended."""
+    query = select(sessions.c.hash).where(sessions.c.id == session_id)
+    with context.database.read() as connection:
+        given = {"of_sessions": connection.scalars(query).all(), "now": context.now()}
+        row = GivenSession.one_or_none(connection, sessions_of(GivenSession.select()), given)
+    return None if row is None else row.principal
 
 
 def printable(text: str) -> str:
@@ -215,7 +236,9 @@ def _use_up_login_code(connection: Connection, code: str, now: datetime) -> Give
     lock_users(connection, [ADMIN_USER_ID])  # locked first, as a rotation also does
     is_admin = and_(tokens.c.kind == TokenKind.ADMIN, is_valid(now))
     held = GivenToken.select().join(users, OF_TOKEN).where(is_admin)
-    admin = GivenToken.one_or_none(connection, held.with_for_update(read=True, of=tokens))
+    admin = GivenToken.one_or_none(
+        connection, held.with_for_update(read=True, of=tokens), {"now": now}
+    )
     used = connection.execute(
         update(tokens)
         .where(
@@ -238,7 +261,9 @@ def _person_row(connection: Connection, token: str | None, now: datetime) -> Giv
     its = (tokens.c.hash == hash_token(token), is_person)
     lock_users(connection, connection.scalars(select(tokens.c.user_id).where(*its)).all())
     query = GivenToken.select().join(users, OF_TOKEN).where(*its, is_valid(now), IS_ACTIVE)
-    row = GivenToken.one_or_none(connection, query.with_for_update(read=True, of=tokens))
+    row = GivenToken.one_or_none(
+        connection, query.with_for_update(read=True, of=tokens), {"now": now}
+    )
     if row is None:
         raise UnauthenticatedError("the token is unknown, expired or revoked")
     if row.user_kind == UserKind.SERVICE:

@@ -12,8 +12,9 @@ from datetime import datetime
 
 from sqlalchemy import ColumnElement, Connection, Select, delete, or_, select, update
 
-from server.api.auth.permissions import held_by_role
+from server.api.auth.permissions import held_by_role, held_by_user
 from server.api.auth.principals import hold_token
+from server.api.auth.tokens import TokenKind
 from server.core.context import Context
 from server.core.database.engine import batches
 from server.core.database.metric_and_log_tables import shells
@@ -23,6 +24,7 @@ from server.core.people.user_tables import invitations, sessions, users
 from server.core.subject import Actor
 from trainyard.protocol.rest.access import Permission
 from trainyard.protocol.rest.projects import ProjectRole
+from trainyard.protocol.user_accounts.views import ClusterRole
 
 PARAMETERS = 1000
 """Maximum number of ids in one statement."""
@@ -96,13 +98,28 @@ def end_invitations_of(connection: Connection, user_ids: Sequence[str], now: dat
     end_invitations(connection, or_(to, by), now)
 
 
+def end_beyond_role(
+    connection: Connection, user_id: str, role: ClusterRole, *, now: datetime
+) -> None:
+    """End what a user's new role in the cluster no longer allows: invitations and join tokens."""
+    end_invitations_of(connection, [user_id], now)
+    if Permission.TOKENS_ADMIN not in held_by_user(role):
+        joins = (tokens.c.user_id == user_id) & (tokens.c.kind == TokenKind.JOIN)
+        end_tokens(connection, joins, now)
+
+
 def end_forbidden_commands(
-    connection: Connection, *, project: str | None = None, user_id: str | None = None
+    connection: Connection,
+    now: datetime,
+    *,
+    project: str | None = None,
+    user_id: str | None = None,
 ) -> None:
     """Close the open commands of users who may no longer run commands in the job's project.
 
     Args:
         connection: the transaction that has changed the roles.
+        now: the present time, at which groups of the issuer may have expired.
         project: the project whose roles changed; None for all.
         user_id: the user whose roles changed; None for all.
     """
@@ -115,7 +132,7 @@ def end_forbidden_commands(
         .correlate(shells)  # also within an EXISTS
         .scalar_subquery()
     )
-    theirs = shells.c.user_id.is_not(None) & ~has_role(shells.c.user_id, of_job, roles)
+    theirs = shells.c.user_id.is_not(None) & ~has_role(shells.c.user_id, of_job, roles, now=now)
     if project is not None:
         theirs &= of_job == project
     if user_id is not None:

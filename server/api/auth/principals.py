@@ -77,6 +77,8 @@ class Principal:
     """Id of the browser session; None for a token."""
     session_hash: str | None = field(default=None, repr=False)
     """Hash of the session's cookie; None for a token."""
+    by_issuer: bool = False
+    """Whether the session was opened by single sign-on."""
     unnoted_use: bool = False
     """Whether `last_used_at` of the token or session is missing, or older than
     `LAST_USED_PRECISION`.
@@ -163,6 +165,7 @@ class GivenSession(TypedRow):
     token_kind: Annotated[str | None, tokens.c.kind]
     token_hash: Annotated[str | None, tokens.c.hash.label("token_hash")]
     scopes: Annotated[list[str] | None, tokens.c.scopes]
+    by_issuer: bool
 
     @property
     def principal(self) -> Principal:
@@ -175,6 +178,7 @@ class GivenSession(TypedRow):
             user=_user(self.user_id, self.user_name, self.role, kind=self.user_kind),
             session_id=self.id,
             session_hash=self.hash,
+            by_issuer=self.by_issuer,
         )
         roles = present_roles(self.role, self.own_roles, self.everyones_roles)
         most = ALL if self.token_kind is None else most_of(self.token_kind, self.scopes)
@@ -353,7 +357,7 @@ def hold_token(
     roles = None
     if actor.user_id is not None:
         role = connection.scalar(_HOLD_USER, {"of_id": actor.user_id})
-        roles = None if role is None else _present_roles(connection, actor.user_id)
+        roles = None if role is None else _present_roles(connection, actor.user_id, now)
     most = _allowed(connection, actor, now)
     if most is None or (roles is None and actor.user_id is not None):
         raise UnauthenticatedError("the token has ended since the request began")
@@ -365,8 +369,8 @@ def hold_token(
         raise ForbiddenError("the permissions have changed since the request began")
 
 
-def _present_roles(connection: Connection, user_id: str) -> Roles:
-    row = connection.execute(_ROLES, {"of_id": user_id}).one()
+def _present_roles(connection: Connection, user_id: str, now: datetime) -> Roles:
+    row = connection.execute(_ROLES, {"of_id": user_id, "now": now}).one()
     return present_roles(row.role, row.own_roles, row.everyones_roles)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Annotated, Any, Literal
 
-from sqlalchemy import Connection, func, insert, select, update
+from sqlalchemy import ColumnElement, Connection, exists, func, insert, select, update
 
 from server.api.auth.browser_sessions import LOGIN_LIFETIME
 from server.api.auth.endings import end_tokens
@@ -24,7 +24,7 @@ from server.core.errors import (
     NotFoundError,
     UnauthenticatedError,
 )
-from server.core.people.user_tables import users
+from server.core.people.user_tables import sessions, users
 from server.core.subject import ADMIN_USER_ID, SERVER, SYSTEM, Actor
 from trainyard.protocol.rest.access import Permission, TokenRequest
 
@@ -90,6 +90,7 @@ def create_token(
         "scopes": None if request.scopes is None else known(request.scopes),
         "user_id": actor.owner_id,
         "maker_token_id": actor.token_id,
+        "by_issuer": _is_by_issuer(actor),
     }
     with context.database.write() as connection:
         if hold is None:
@@ -106,6 +107,14 @@ def create_token(
         values["expires_at"] = _until(connection, values["expires_at"], actor.token_id)
         connection.execute(insert(tokens).values(values))
         return _listed(connection, str(values["id"])), token
+
+
+def _is_by_issuer(actor: Actor) -> ColumnElement[bool]:
+    """Return the SQL condition that the actor's session is of a login through the issuer.
+
+    Tokens made with a token end with it in any case.
+    """
+    return exists().where(sessions.c.id == actor.session_id, sessions.c.by_issuer)
 
 
 def _listed(connection: Connection, token_id: str) -> ListedToken:

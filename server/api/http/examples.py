@@ -33,6 +33,7 @@ from trainyard.protocol.user_accounts.members import (
     ServiceTokenRequest,
     UserLimits,
 )
+from trainyard.protocol.user_accounts.single_sign_on import GroupRequest
 from trainyard.protocol.user_accounts.views import (
     InvitationAcceptance,
     InvitationCode,
@@ -128,6 +129,10 @@ EXAMPLES: Examples = {
         "with_own_limits": {"role": "member", "max_slots": 16, "max_running": 4},
     },
     UserLimits: {"limits": {"max_slots": 8, "max_running": 2}, "none": {"max_slots": None}},
+    GroupRequest: {
+        "member": {"group": "/research/vision", "role": "member"},
+        "none": {"group": "/research/vision", "role": None},
+    },
     EveryoneRequest: {"viewer": {"role": "viewer"}, "none": {"role": None}},
     ServiceAccountRequest: {"nightly": {"name": "nightly", "role": "member"}},
     ServiceTokenRequest: {"for_ci": {"name": "ci", "scopes": ["jobs:read", "jobs:write"]}},

@@ -30,6 +30,7 @@ from trainyard.protocol.user_accounts.members import (
     ServiceTokenRequest,
     UserLimits,
 )
+from trainyard.protocol.user_accounts.single_sign_on import GROUP_NAME, GroupRequest, GroupView
 
 JobsRead = Annotated[Principal, may(Permission.JOBS_READ)]
 MembersWrite = Annotated[Principal, may(Permission.MEMBERS_WRITE)]
@@ -94,6 +95,39 @@ def patch_limits(
 ) -> Response:
     """Change the limits of each user without own limits; absent ones stay, null removes one."""
     return reply(limit_users(context, name, body, actor=principal.actor))
+
+
+@router.get(
+    "/groups",
+    response_model=Page[GroupView],
+    summary="The issuer's groups with a role in a project",
+)
+def list_groups(
+    context: ServerContext,
+    principal: ProjectsRead,
+    name: ProjectName,
+    page: Annotated[PageRequest[str], Depends(page_by("groups", str, GROUP_NAME))],
+) -> Response:
+    """List the groups by name. Their persons have the role while the issuer confirms the group."""
+    views = queries.list_groups(
+        context, name, scope=principal.scope, after=page.after, limit=page.limit
+    )
+    shown, next_page_token = page.cut(views, lambda view: view.group)
+    return reply(Page[GroupView](items=tuple(shown), next_page_token=next_page_token))
+
+
+@router.put("/groups", status_code=204, summary="Give a group of the issuer a role")
+def put_group(
+    context: ServerContext,
+    principal: MembersWrite,
+    name: ProjectName,
+    body: Annotated[GroupRequest, Depends(JsonBody(GroupRequest))],
+) -> None:
+    """Give the persons of a group a role in the project; null takes it away.
+
+    The name is in the body, because names of groups may contain slashes.
+    """
+    service.set_group(context, name, body.group, role=body.role, actor=principal.actor)
 
 
 @router.get(

@@ -16,6 +16,7 @@ from server.core.context import Context
 from server.core.database.rows import TypedRow
 from server.core.database.scheduler_tables import projects
 from server.core.errors import NotFoundError
+from server.core.people.identity_tables import group_roles
 from server.core.people.member_tables import members
 from server.core.people.user_tables import users
 from server.core.people.visible_projects import check_visible
@@ -23,6 +24,7 @@ from server.core.visibility.scope import Scope
 from trainyard.protocol.rest.access import Permission
 from trainyard.protocol.rest.projects import ProjectRole
 from trainyard.protocol.user_accounts.members import MemberView, UserLimits
+from trainyard.protocol.user_accounts.single_sign_on import GroupView
 from trainyard.protocol.user_accounts.views import ClusterRole, UserKind, UserState
 
 _OF_USER = users.c.id == members.c.user_id
@@ -70,6 +72,41 @@ def list_members(
         check_visible(connection, project, scope=scope, permission=Permission.JOBS_READ)
         rows = Member.all(connection, query.order_by(users.c.name).limit(limit))
         return _views(connection, project, rows)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRole(TypedRow):
+    """A group of the issuer with its role."""
+
+    table: ClassVar[Table] = group_roles
+    group: Annotated[str, group_roles.c.group_name]
+    role: ProjectRole
+    since: Annotated[datetime, group_roles.c.created_at]
+
+
+def list_groups(
+    context: Context, project: str, *, scope: Scope, after: str | None, limit: int
+) -> Sequence[GroupView]:
+    """Return at most `limit` groups with a role, sorted by name, that follow the name `after`.
+
+    Raises:
+        NotFoundError: no project has this name, or the caller does not see it.
+    """
+    query = GroupRole.select().where(group_roles.c.project == project)
+    if after is not None:
+        query = query.where(group_roles.c.group_name > after)
+    with context.database.read() as connection:
+        check_visible(connection, project, scope=scope, permission=Permission.PROJECTS_READ)
+        ordered = query.order_by(group_roles.c.group_name).limit(limit)
+        rows = GroupRole.all(connection, ordered)
+    return [GroupView(**row.values_for(GroupView)) for row in rows]
+
+
+def role_of_group(connection: Connection, project: str, group: str) -> ProjectRole | None:
+    """Return the role of a group of the issuer in a project."""
+    its = (group_roles.c.project == project) & (group_roles.c.group_name == group)
+    found: ProjectRole | None = connection.scalar(select(group_roles.c.role).where(its))
+    return found
 
 
 def member_view(connection: Connection, project: str, user_id: str) -> MemberView:

@@ -6,7 +6,7 @@ a token either finds the new role (`hold_token`), or is found by the change.
 
 from __future__ import annotations
 
-from sqlalchemy import Connection, and_, delete, select, update
+from sqlalchemy import Connection, and_, delete, func, select, update
 
 from server.api.accounts.service_accounts import create_account, end_accounts, one_account
 from server.api.auth.endings import end_forbidden_commands
@@ -19,6 +19,7 @@ from server.cluster.membership.queries import (
     no_user,
     own_role,
     role_of_everyone,
+    role_of_group,
     user_named,
 )
 from server.cluster.projects.groups import regrouping
@@ -28,6 +29,7 @@ from server.core.database.scheduler_tables import projects
 from server.core.database.upsert import insert_or_replace
 from server.core.errors import ConflictError, NotFoundError
 from server.core.events.store import NewEvent, append_event
+from server.core.people.identity_tables import group_roles, user_groups
 from server.core.people.member_tables import members
 from server.core.people.user_tables import users
 from server.core.people.visible_projects import check_visible
@@ -43,6 +45,9 @@ from trainyard.protocol.user_accounts.members import (
     ServiceAccountView,
 )
 from trainyard.protocol.user_accounts.views import UserKind, UserState
+
+MAX_GROUP_ROLES = 200
+"""Maximum number of groups of the issuer with a role in one project."""
 
 
 def set_member(
@@ -134,6 +139,59 @@ def set_everyone(
             )
     with context.database.read() as connection:
         return views(context, connection, [project_row(connection, project)], scope=actor.scope)[0]
+
+
+def set_group(
+    context: Context, project: str, group: str, *, role: ProjectRole | None, actor: Actor
+) -> None:
+    """Give the persons of a group of the issuer a role in a project, or take it away with None.
+
+    The group may have no persons yet.
+
+    Raises:
+        NotFoundError: the actor sees no such project.
+        ForbiddenError: the actor lacks `members:write` in the project.
+        ConflictError: `MAX_GROUP_ROLES` groups have a role in the project.
+        UnauthenticatedError: the actor's access has ended meanwhile.
+    """
+    with context.database.write() as connection:
+        check_visible(connection, project, scope=actor.scope, permission=Permission.MEMBERS_WRITE)
+        if role is not None:
+            check_gives(actor.scope, role, project)
+        lock_project(connection, project, changes=True)
+        before = role_of_group(connection, project, group)
+        if before == role:
+            return
+        of_group = select(user_groups.c.user_id).where(user_groups.c.group_name == group)
+        persons = select(users.c.id).where(users.c.id.in_(of_group)).order_by(users.c.id)
+        connection.execute(persons.with_for_update()).all()
+        _hold(context, connection, project, actor=actor)
+        its = (group_roles.c.project == project) & (group_roles.c.group_name == group)
+        if role is None:
+            connection.execute(delete(group_roles).where(its))
+        elif before is not None:
+            connection.execute(update(group_roles).where(its).values(role=role))
+        else:
+            _check_room(connection, project)
+            now = context.now()
+            row = {"project": project, "group_name": group, "role": role, "created_at": now}
+            insert_or_replace(connection, group_roles, [row])
+        _changed(
+            context,
+            connection,
+            project,
+            user=None,
+            before=before,
+            after=role,
+            actor=actor,
+            group=group,
+        )
+
+
+def _check_room(connection: Connection, project: str) -> None:
+    query = select(func.count()).select_from(group_roles).where(group_roles.c.project == project)
+    if (connection.scalar(query) or 0) >= MAX_GROUP_ROLES:
+        raise ConflictError(f"{MAX_GROUP_ROLES} groups have a role in {project!r}, the maximum")
 
 
 def add_service_account(
@@ -249,13 +307,21 @@ def _changed(
     before: ProjectRole | None,
     after: ProjectRole | None,
     actor: Actor,
+    group: str | None = None,
 ) -> None:
     """End the commands that the changed roles no longer allow, and store the event."""
-    end_forbidden_commands(connection, project=project, user_id=None if user is None else user.id)
+    user_id = None if user is None else user.id
+    end_forbidden_commands(connection, context.now(), project=project, user_id=user_id)
     whom = "every person" if user is None else user.name
+    if group is not None:
+        whom = f"the group {group}"
     words = f"{whom} has the role {after} in {project}" if after else f"{whom} lost {before}"
     message = f"{words}, before {before or 'none'}" if after else f"{words} in {project}"
     data = MembersChanged(
-        project=project, user=None if user is None else user.name, before=before, after=after
+        project=project,
+        user=None if user is None else user.name,
+        group=group,
+        before=before,
+        after=after,
     )
     append_event(context, connection, NewEvent(data, actor, Subject(project=project), message))

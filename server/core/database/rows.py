@@ -76,9 +76,9 @@ class TypedRow:
         return select(*cls.columns())
 
     @classmethod
-    def one(cls, connection: Connection, query: Query) -> Self:
+    def one(cls, connection: Connection, query: Query, given: Parameters = None) -> Self:
         """Return the only row of a query; SQLAlchemy raises an error for no row or several rows."""
-        return cls(*connection.execute(query).one())
+        return cls(*connection.execute(query, given).one())
 
     @classmethod
     def one_or_none(

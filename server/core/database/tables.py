@@ -14,6 +14,7 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    false,
     text,
 )
 
@@ -358,6 +359,8 @@ tokens = Table(
     Column("scopes", Json),  # permissions of an API token; NULL without scopes
     Column("user_id", ID),  # user of the token or of its maker; NULL for machines
     Column("maker_token_id", ID, index=True),  # token that made this one; NULL after a password
+    # Made after a login through the issuer; it ends when the issuer ends the person's access.
+    Column("by_issuer", Boolean, nullable=False, server_default=false()),
     Index(None, "user_id", "id"),
 )
 

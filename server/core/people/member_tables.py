@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 
 from sqlalchemy import (
     Column,
@@ -13,6 +14,7 @@ from sqlalchemy import (
     String,
     Table,
     and_,
+    bindparam,
     case,
     exists,
     func,
@@ -25,6 +27,7 @@ from sqlalchemy import (
 from server.core.database.column_types import UtcDateTime
 from server.core.database.scheduler_tables import projects
 from server.core.database.schema import ID, choice, metadata, one_of
+from server.core.people.identity_tables import group_roles, user_groups
 from server.core.people.user_tables import users
 from server.core.subject import ADMIN_USER_ID
 from trainyard.protocol.rest.projects import ProjectRole
@@ -73,9 +76,27 @@ _OF_EVERYONE = (
     .where(projects.c.everyone.is_not(None))
     .scalar_subquery()
 )
-own_roles = case((users.c.id.is_(None), null()), else_=_OWN).label("own_roles")
-"""Memberships of a query's user, as text such as `vision/member speech/viewer`; null for machines.
-Names of projects contain neither spaces nor slashes."""
+_OF_GROUPS = (
+    select(
+        func.aggregate_strings(
+            group_roles.c.project + "/" + type_coerce(group_roles.c.role, String), " "
+        )
+    )
+    .join(user_groups, user_groups.c.group_name == group_roles.c.group_name)
+    .where(
+        user_groups.c.user_id == users.c.id,
+        user_groups.c.expires_at > bindparam("now", type_=UtcDateTime),
+    )
+    .correlate(users)
+    .scalar_subquery()
+)
+own_roles = case(
+    (users.c.id.is_(None), null()),
+    else_=func.coalesce(_OWN, "") + " " + func.coalesce(_OF_GROUPS, ""),
+).label("own_roles")
+"""Memberships of a query's user and the roles of the user's groups, as text such as `vision/member
+speech/viewer`; null for machines. Names of projects contain neither spaces nor slashes. The query
+has the parameter `now`, because groups expire."""
 everyones_roles = case((or_(users.c.id.is_(None), ~_IS_PERSON), null()), else_=_OF_EVERYONE).label(
     "everyones_roles"
 )
@@ -99,9 +120,13 @@ def parse_roles(*texts: str | None) -> tuple[tuple[str, ProjectRole], ...]:
 
 
 def has_role(
-    user_id: ColumnElement[str], project: ColumnElement[str], roles: Sequence[ProjectRole]
+    user_id: ColumnElement[str],
+    project: ColumnElement[str],
+    roles: Sequence[ProjectRole],
+    *,
+    now: datetime,
 ) -> ColumnElement[bool]:
-    """Return the SQL condition that the user of a row has one of these roles in its project.
+    """Return the SQL condition that the user of a row has one of these roles in its project now.
 
     As `parse_roles` of `own_roles` and `everyones_roles`, for many users at once. A user with the
     role `admin` has every role.
@@ -109,8 +134,15 @@ def has_role(
     its_user = users.c.id == user_id
     own = (members.c.user_id == user_id) & (members.c.project == project)
     of_everyone = (projects.c.name == project) & projects.c.everyone.in_(roles)
+    of_group = (
+        (user_groups.c.user_id == user_id)
+        & (user_groups.c.expires_at > now)
+        & (group_roles.c.group_name == user_groups.c.group_name)
+        & (group_roles.c.project == project)
+    )
     return or_(
         exists().where(own, members.c.role.in_(roles)),
+        exists().where(of_group, group_roles.c.role.in_(roles)),
         exists().where(its_user, users.c.role == ClusterRole.ADMIN.value),
         exists().where(its_user, _IS_PERSON) & exists().where(of_everyone),
     )

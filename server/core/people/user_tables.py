@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
-from sqlalchemy import Column, ForeignKey, Index, Integer, String, Table, Text, case, func
+from sqlalchemy import (
+    Boolean,
+    Column,
+    ForeignKey,
+    Index,
+    Integer,
+    String,
+    Table,
+    Text,
+    case,
+    false,
+    func,
+)
 
 from server.core.database.column_types import UtcDateTime
 from server.core.database.schema import ID, choice, metadata, one_of
@@ -54,6 +66,10 @@ sessions = Table(
     Column("last_used_at", UtcDateTime),
     Column("address", String(100)),  # address of the login
     Column("browser", String(200)),  # user agent of the login
+    Column(
+        "by_issuer", Boolean, nullable=False, server_default=false()
+    ),  # opened by single sign-on
+    Column("issuer_session", String(200)),  # the issuer's id of its own session (`sid`)
     Index(None, "user_id", "id"),
     Index(None, "token_id"),
 )

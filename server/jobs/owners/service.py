@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Connection, select, update
@@ -43,7 +44,9 @@ def transfer(context: Context, job_id: str, name: str, *, actor: Actor) -> None:
         may = Permission.MEMBERS_WRITE
         lock_own_job(connection, job_id, scope=actor.scope, permission=may)
         job = Job.one(connection, Job.select().where(jobs.c.id == job_id))
-        if owner_id is None or not _may_submit(connection, owner_id, job.project):
+        if owner_id is None or not _may_submit(
+            connection, owner_id, job.project, now=context.now()
+        ):
             detail = f"{name!r} is no active user who may submit jobs in project {job.project!r}"
             raise InvalidRequestError.at("/owner", detail)
         if job.owner_id == owner_id:
@@ -66,9 +69,9 @@ def _user_id(connection: Connection, name: str) -> str | None:
     return found
 
 
-def _may_submit(connection: Connection, user_id: str, project: str) -> bool:
+def _may_submit(connection: Connection, user_id: str, project: str, *, now: datetime) -> bool:
     query = select(users.c.role, own_roles, everyones_roles).where(users.c.id == user_id, IS_ACTIVE)
-    row = connection.execute(query).one_or_none()
+    row = connection.execute(query, {"now": now}).one_or_none()
     if row is None:
         return False
     in_projects = parse_roles(row.own_roles, row.everyones_roles)

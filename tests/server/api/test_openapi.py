@@ -44,8 +44,8 @@ def test_no_endpoint_works_on_the_event_loop(app: FastAPI) -> None:
         if inspect.iscoroutinefunction(route.endpoint)
     }
     # `/goodput` awaits the thread of the cluster ledger; heartbeats, reports, claims, submissions
-    # await that of their group, `/packs` and artifacts the body, logins the threads of passwords,
-    # the others news.
+    # await that of their group, `/packs`, artifacts and logouts by the issuer the body, logins the
+    # threads of passwords, the others news.
     assert on_the_loop == {
         *("/api/v1/workers/heartbeat", "/api/v1/workers/attempts/{attempt_id}/claim"),
         "/api/v1/workers/attempts/{attempt_id}/report",
@@ -53,6 +53,7 @@ def test_no_endpoint_works_on_the_event_loop(app: FastAPI) -> None:
         *("/healthz", "/api/v1/stream", "/api/v1/goodput", "/api/v1/workers/messages"),
         *("/api/v1/auth/session", "/api/v1/auth/token"),
         *("/api/v1/auth/password", "/api/v1/auth/invitation"),
+        "/api/v1/auth/oidc/backchannel-logout",
         "/api/v1/packs",
         "/api/v1/workers/attempts/{attempt_id}/artifacts/{digest}",
         "/api/v1/jobs/{job_id}/shells/{shell_id}/output",
@@ -76,6 +77,7 @@ def test_every_body_is_described_with_examples_that_are_legal() -> None:
     raw = {key for key, body in bodies.items() if "application/json" not in body["content"]}
     assert raw == {
         ("/api/v1/packs", "POST"),
+        ("/api/v1/auth/oidc/backchannel-logout", "POST"),
         ("/api/v1/workers/attempts/{attempt_id}/artifacts/{digest}", "PUT"),
     }
     for key in bodies.keys() - raw:

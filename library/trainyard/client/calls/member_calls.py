@@ -10,6 +10,7 @@ from trainyard.protocol.rest.common import Page
 from trainyard.protocol.rest.jobs import JobView
 from trainyard.protocol.rest.projects import ProjectRole, ProjectView
 from trainyard.protocol.user_accounts.members import MemberView, ServiceAccountView
+from trainyard.protocol.user_accounts.single_sign_on import GroupView
 
 
 class MemberCalls:
@@ -60,6 +61,15 @@ class MemberCalls:
         body = {"role": None if role is None else str(role)}
         response = self.transport.send("PUT", f"/projects/{project}/everyone", body=body)
         return read(ProjectView, response)
+
+    def groups(self, project: str) -> Iterator[GroupView]:
+        """Iterate over the issuer's groups with a role in a project, sorted by name."""
+        return self.transport.pages(Page[GroupView], f"/projects/{project}/groups")
+
+    def set_group(self, project: str, group: str, role: ProjectRole | str | None) -> None:
+        """Give the persons of a group of the issuer a role, or take it away with None."""
+        body = {"group": group, "role": None if role is None else str(role)}
+        self.transport.send("PUT", f"/projects/{project}/groups", body=body)
 
     def set_owner(self, job_id: str, owner: str) -> JobView:
         """Give a job to another user who may submit jobs in its project."""

@@ -52,8 +52,9 @@ class SessionView(RecordModel):
 
     name: str
     """Name of the token behind the session; after a login by password, the name of the user."""
-    kind: Literal["admin", "api", "password"]
-    """Kind of the token behind the session; `password` after a login by password."""
+    kind: Literal["admin", "api", "password", "issuer"]
+    """Kind of the token behind the session; `password` after a login by password, `issuer` after
+    single sign-on."""
     permissions: tuple[Permission, ...] = ()
     """Permissions of the session or token."""
     expires_at: datetime | None

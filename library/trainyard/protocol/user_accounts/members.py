@@ -118,12 +118,14 @@ class OwnerRequest(SpecModel):
 
 
 class MembersChanged(EventData):
-    """A user, or every person, got or lost a role in a project."""
+    """A user, a group of the issuer, or every person got or lost a role in a project."""
 
     project: str
     """Name of the project."""
     user: str | None
-    """Name of the user; null for every person."""
+    """Name of the user; null for every person, and for a group."""
+    group: str | None = None
+    """Name of the issuer's group; null for a user, and for every person."""
     before: ProjectRole | None
     """Role before the change; null for none."""
     after: ProjectRole | None

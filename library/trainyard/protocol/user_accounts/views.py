@@ -171,8 +171,10 @@ class PasswordLogin(SpecModel):
 class LoginWay(RecordModel):
     """One way to log a browser in."""
 
-    kind: Literal["token", "password"]
-    """`token`: a token or a login code; `password`: name and password."""
+    kind: Literal["token", "password", "issuer"]
+    """`token`: a token or a login code; `password`: name and password; `issuer`: single sign-on."""
+    name: str | None = None
+    """Name of the issuer; null for the other ways."""
 
 
 class LoginWays(RecordModel):
@@ -195,6 +197,8 @@ class SessionUser(RecordModel):
     """E-mail address; null without one."""
     has_password: bool
     """Whether the user has a password."""
+    issuer: str | None = None
+    """Issuer of the linked identity; null without one."""
 
 
 class BrowserSession(RecordModel):

@@ -11,7 +11,7 @@ from tests.server.api.in_process import TestClient
 def test_an_invited_user_sets_a_password_and_logs_in(
     app: FastAPI, admin: TestClient, anonymous: TestClient
 ) -> None:
-    assert anonymous.get(f"{API}/auth/ways").json() == {"ways": [{"kind": "token"}]}
+    assert anonymous.get(f"{API}/auth/ways").json() == {"ways": [{"kind": "token", "name": None}]}
     made = invited(admin, "ada", email="ada@example.org")
     assert made["link"] == f"{URL}/invitation#{made['code']}"
     assert made["user"]["invited_until"] == made["expires_at"]

@@ -68,7 +68,7 @@ describe("the owner", () => {
     kind: "api",
     permissions: [],
     expires_at: null,
-    user: { id: "1", name, role: "user", email: null, has_password: true },
+    user: { id: "1", name, role: "user", email: null, has_password: true, issuer: null },
     is_shared: isShared,
   });
 

@@ -1638,6 +1638,32 @@ export interface paths {
         patch: operations["members_patch_limits"];
         trace?: never;
     };
+    "/api/v1/projects/{name}/groups": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * The issuer's groups with a role in a project
+         * @description List the groups by name. Their persons have the role while the issuer confirms the group.
+         */
+        get: operations["members_list_groups"];
+        /**
+         * Give a group of the issuer a role
+         * @description Give the persons of a group a role in the project; null takes it away.
+         *
+         *     The name is in the body, because names of groups may contain slashes.
+         */
+        put: operations["members_put_group"];
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/projects/{name}/service-accounts": {
         parameters: {
             query?: never;
@@ -2098,6 +2124,134 @@ export interface paths {
          * @description Make a new invitation, which ends earlier ones; a password stays until the code is used.
          */
         post: operations["users_invite"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/auth/oidc/login": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Log in through the issuer
+         * @description Redirect the browser to the issuer; after a failure, to the login page.
+         */
+        get: operations["access_begin_issuer_login"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/auth/oidc/link": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Link the own user to the issuer
+         * @description Begin a login that links the person at the issuer to the caller's user.
+         *
+         *     The browser then opens the returned page.
+         */
+        post: operations["access_link_identity"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/auth/oidc/invitation": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Accept an invitation through the issuer
+         * @description Begin a login that links the person at the issuer to the invited user, without a password.
+         *
+         *     The browser then opens the returned page. A code that is not valid counts as a failed login.
+         */
+        post: operations["access_accept_by_issuer"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/auth/oidc/logout": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Log out of the issuer, too
+         * @description End the browser session of the cookie; return the page that ends the issuer's session.
+         */
+        post: operations["access_log_out_of_issuer"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/auth/oidc/backchannel-logout": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Logout by the issuer
+         * @description End the sessions that a logout token of the issuer names (Back-Channel Logout 1.0).
+         *
+         *     Tokens for programs stay.
+         */
+        post: operations["access_log_out_by_issuer"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/auth/oidc/callback": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * End a login through the issuer
+         * @description Open a session for the person whom the issuer confirms, and redirect to the requested page.
+         *
+         *     Only the browser in which the login began can end it, once, within ten minutes.
+         */
+        get: operations["access_end_issuer_login"];
+        put?: never;
+        post?: never;
         delete?: never;
         options?: never;
         head?: never;
@@ -8625,6 +8779,38 @@ export interface components {
             ettr: number | null;
         };
         /**
+         * GroupRequest
+         * @description Body of a request that gives a group of the issuer a role in a project.
+         */
+        GroupRequest: {
+            /**
+             * Group
+             * @description Name of the group.
+             */
+            group: string;
+            /** @description Role of the persons in the group; null takes it away. */
+            role: components["schemas"]["ProjectRole"] | null;
+        };
+        /**
+         * GroupView
+         * @description A group of the issuer with a role in a project.
+         */
+        GroupView: {
+            /**
+             * Group
+             * @description Name of the group.
+             */
+            group: string;
+            /** @description Role of the persons in the group. */
+            role: components["schemas"]["ProjectRole"];
+            /**
+             * Since
+             * Format: date-time
+             * @description Time at which the group first got a role in the project.
+             */
+            since: string;
+        };
+        /**
          * Guarantee
          * @description Whether one aspect of a fork continues exactly.
          */
@@ -9355,6 +9541,17 @@ export interface components {
              * @description End of the invitation.
              */
             expires_at: string;
+        };
+        /**
+         * IssuerPage
+         * @description A page of the issuer that the browser opens next.
+         */
+        IssuerPage: {
+            /**
+             * Url
+             * @description Address of the page.
+             */
+            url: string;
         };
         /**
          * JobCounts
@@ -10454,10 +10651,15 @@ export interface components {
         LoginWay: {
             /**
              * Kind
-             * @description `token`: a token or a login code; `password`: name and password.
+             * @description `token`: a token or a login code; `password`: name and password; `issuer`: single sign-on.
              * @enum {string}
              */
-            kind: "token" | "password";
+            kind: "token" | "password" | "issuer";
+            /**
+             * Name
+             * @description Name of the issuer; null for the other ways.
+             */
+            name: string | null;
         };
         /**
          * LoginWays
@@ -10469,6 +10671,17 @@ export interface components {
              * @description Ways that exist on this server.
              */
             ways: components["schemas"]["LoginWay"][];
+        };
+        /**
+         * LogoutPage
+         * @description The page that ends the person's session at the issuer.
+         */
+        LogoutPage: {
+            /**
+             * Url
+             * @description Address of the page; null if the issuer has none, or does not respond.
+             */
+            url: string | null;
         };
         /**
          * LosingJob
@@ -10854,7 +11067,7 @@ export interface components {
         };
         /**
          * MembersChanged
-         * @description A user, or every person, got or lost a role in a project.
+         * @description A user, a group of the issuer, or every person got or lost a role in a project.
          */
         MembersChanged: {
             /**
@@ -10864,9 +11077,14 @@ export interface components {
             project: string;
             /**
              * User
-             * @description Name of the user; null for every person.
+             * @description Name of the user; null for every person, and for a group.
              */
             user: string | null;
+            /**
+             * Group
+             * @description Name of the issuer's group; null for a user, and for every person.
+             */
+            group?: string | null;
             /** @description Role before the change; null for none. */
             before: components["schemas"]["ProjectRole"] | null;
             /** @description Role after the change; null for none. */
@@ -13168,6 +13386,19 @@ export interface components {
              * @description Items of this page, in the order of the list.
              */
             items: components["schemas"]["EventView"][];
+            /**
+             * Next Page Token
+             * @description Token of the next page; absent on the last page.
+             */
+            next_page_token: string | null;
+        };
+        /** Page[GroupView] */
+        Page_GroupView_: {
+            /**
+             * Items
+             * @description Items of this page, in the order of the list.
+             */
+            items: components["schemas"]["GroupView"][];
             /**
              * Next Page Token
              * @description Token of the next page; absent on the last page.
@@ -16477,6 +16708,11 @@ export interface components {
              * @description Whether the user has a password.
              */
             has_password: boolean;
+            /**
+             * Issuer
+             * @description Issuer of the linked identity; null without one.
+             */
+            issuer: string | null;
         };
         /**
          * SessionView
@@ -16490,10 +16726,11 @@ export interface components {
             name: string;
             /**
              * Kind
-             * @description Kind of the token behind the session; `password` after a login by password.
+             * @description Kind of the token behind the session; `password` after a login by password, `issuer` after
+             *     single sign-on.
              * @enum {string}
              */
-            kind: "admin" | "api" | "password";
+            kind: "admin" | "api" | "password" | "issuer";
             /**
              * Permissions
              * @description Permissions of the session or token.
@@ -25167,6 +25404,176 @@ export interface operations {
             };
         };
     };
+    members_list_groups: {
+        parameters: {
+            query?: {
+                /** @description `next_page_token` of the page before; the first page when absent. */
+                page_token?: string | null;
+                /** @description Rows of one page. */
+                page_size?: number;
+            };
+            header?: never;
+            path: {
+                /** @description Name of the project. */
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Page_GroupView_"];
+                };
+            };
+            /** @description No token, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description A token that may not do this */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Nothing has this id */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Something in the request is wrong; `errors` names each place */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+        };
+    };
+    members_put_group: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Name of the project. */
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["GroupRequest"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description No token, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description A token that may not do this */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Nothing has this id */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The present state forbids it */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The body is over the limit */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The body is not JSON */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Something in the request is wrong; `errors` names each place */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+        };
+    };
     members_list_service_accounts: {
         parameters: {
             query?: {
@@ -27230,6 +27637,354 @@ export interface operations {
             };
         };
     };
+    access_begin_issuer_login: {
+        parameters: {
+            query?: {
+                /** @description Path to open after the login. */
+                next?: string | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            302: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description Something in the request is wrong; `errors` names each place */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+        };
+    };
+    access_link_identity: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["IssuerPage"];
+                };
+            };
+            /** @description No token, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description A token that may not do this */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The present state forbids it */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Something in the request is wrong; `errors` names each place */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+        };
+    };
+    access_accept_by_issuer: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["InvitationCode"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["IssuerPage"];
+                };
+            };
+            /** @description The body is over the limit */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The body is not JSON */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Something in the request is wrong; `errors` names each place */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Too many logins of this address failed; `Retry-After` is in seconds */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+        };
+    };
+    access_log_out_of_issuer: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["LogoutPage"];
+                };
+            };
+            /** @description No token, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description A token that may not do this */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The present state forbids it */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Something in the request is wrong; `errors` names each place */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+        };
+    };
+    access_log_out_by_issuer: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/x-www-form-urlencoded": {
+                    logout_token: string;
+                };
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description The body is over the limit */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The body is not JSON */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Something in the request is wrong; `errors` names each place */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Too many logins of this address failed; `Retry-After` is in seconds */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+        };
+    };
+    access_end_issuer_login: {
+        parameters: {
+            query?: {
+                state?: string | null;
+                code?: string | null;
+                error?: string | null;
+                iss?: string | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            302: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description Something in the request is wrong; `errors` names each place */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+        };
+    };
     workers_register: {
         parameters: {
             query?: never;
@@ -28560,7 +29315,7 @@ export const jobStateValues: ReadonlyArray<FlattenedDeepRequired<components>["sc
 export const jobSummaryImported_fromAnyOf0Values: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["JobSummary"]["imported_from"]> = ["wandb", "mlflow", "tensorboard"];
 export const jobViewImported_fromAnyOf0Values: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["JobView"]["imported_from"]> = ["wandb", "mlflow", "tensorboard"];
 export const jobViewVerbsValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["JobView"]["verbs"]> = ["stop", "cancel", "resume", "resize", "save", "delete"];
-export const loginWayKindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["LoginWay"]["kind"]> = ["token", "password"];
+export const loginWayKindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["LoginWay"]["kind"]> = ["token", "password", "issuer"];
 export const lrScheduleSectionNameValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["LrScheduleSection"]["name"]> = ["warmup_stable_decay", "cosine"];
 export const lrScheduleSectionDecay_shapeValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["LrScheduleSection"]["decay_shape"]> = ["linear", "cosine", "sqrt"];
 export const lrScheduleSectionInputNameValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["LrScheduleSectionInput"]["name"]> = ["warmup_stable_decay", "cosine"];
@@ -28632,7 +29387,7 @@ export const resourcesSectionInputDeviceValues: ReadonlyArray<FlattenedDeepRequi
 export const resourcesSectionInputPriorityAnyOf1Values: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["ResourcesSectionInput"]["priority"]> = ["low", "normal", "high"];
 export const sampleEndValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["SampleEnd"]> = ["end_of_text", "max_tokens", "time"];
 export const serviceAccountRequestRoleValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["ServiceAccountRequest"]["role"]> = ["viewer", "member"];
-export const sessionViewKindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["SessionView"]["kind"]> = ["admin", "api", "password"];
+export const sessionViewKindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["SessionView"]["kind"]> = ["admin", "api", "password", "issuer"];
 export const sourceRegistrationKindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["SourceRegistration"]["kind"]> = ["slurm", "kubernetes", "ssh"];
 export const sourceViewKindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["SourceView"]["kind"]> = ["slurm", "kubernetes", "ssh"];
 export const stragglerFoundKindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["StragglerFound"]["kind"]> = ["compute", "data"];

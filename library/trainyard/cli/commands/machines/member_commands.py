@@ -1,4 +1,4 @@
-"""`members` and `service-accounts`: who has which role in a project."""
+"""`members`, `groups` and `service-accounts`: who has which role in a project."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from trainyard.client.sdk import Client
 from trainyard.protocol.rest.access import TokenView
 from trainyard.protocol.rest.projects import ProjectRole
 from trainyard.protocol.user_accounts.members import MemberView, ServiceAccountView
+from trainyard.protocol.user_accounts.single_sign_on import GroupView
 from trainyard.spec.job import DEFAULT_PROJECT
 
 NONE = "none"
@@ -90,6 +91,35 @@ def members(
                 )
         shown = list(yard.members(project))
     emit(shown, draw_members, as_json=json)
+
+
+def groups(
+    given: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="list|set GROUP ROLE",
+            help="Give the persons of a group of the issuer a role (`none` takes it away). "
+            "Default: list the groups with a role.",
+        ),
+    ] = None,
+    project: OfProject = DEFAULT_PROJECT,
+    json: Json = False,
+) -> None:
+    """List the issuer's groups with a role in a project; give one a role."""
+    words = given or ["list"]
+    with Client() as yard:
+        match words:
+            case ["list"]:
+                pass
+            case ["set", group, role]:
+                yard.set_group(project, group, None if role == NONE else _role(role))
+            case _:
+                raise UsageError(
+                    f"`groups {' '.join(words)}` is not a command.",
+                    remedy="Write `trainyard groups` or `trainyard groups set GROUP member`.",
+                )
+        shown = list(yard.groups(project))
+    emit(shown, draw_groups, as_json=json)
 
 
 def service_accounts(
@@ -174,6 +204,16 @@ def draw_members(shown: Sequence[MemberView]) -> RenderableType:
             _use(member.running_jobs, member.effective_max_running),
             formats.date(member.since),
         )
+    return rows
+
+
+def draw_groups(shown: Sequence[GroupView]) -> RenderableType:
+    """Return the table of groups."""
+    if not shown:
+        return Text("No group of the issuer has a role.")
+    rows = Listing("GROUP", "ROLE", "SINCE")
+    for each in shown:
+        rows.add(each.group, each.role, formats.date(each.since))
     return rows
 
 

@@ -69,3 +69,16 @@ def test_service_accounts_have_tokens(run: Run, yard: Yard) -> None:
     assert "ci" not in run("service-accounts", "revoke", "nightly@default", "ci").stdout
     assert listed(run, "service-accounts", "remove", "nightly") == {}
     assert "options of `token`" in run("service-accounts", "create", "x", "--days", "1").stderr
+
+
+def test_a_group_of_the_issuer_gets_a_role(yard: Yard, run: Run) -> None:
+    assert "No group" in run("groups").stdout
+    made = run("groups", "set", "/research/vision", "member", "--json")
+    assert [(each["group"], each["role"]) for each in json.loads(made.stdout)] == [
+        ("/research/vision", "member")
+    ]
+    assert run("groups").stdout.splitlines()[0].split() == ["GROUP", "ROLE", "SINCE"]
+    assert "Legal: viewer" in run("groups", "set", "/research/vision", "owner").output
+    assert "is not a command" in run("groups", "remove", "/research/vision").output
+    assert "No group" in run("groups", "set", "/research/vision", "none").stdout
+    del yard

@@ -1,0 +1,101 @@
+"""Groups of a user at the issuer: stored for a time, with the role in the cluster they give."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+from sqlalchemy import Connection, delete, exists, insert, select, update
+
+from server.api.auth.endings import end_beyond_role, end_forbidden_commands
+from server.api.auth.principals import lock_users
+from server.core.context import Context
+from server.core.people.identity_tables import group_roles, user_groups
+from server.core.people.user_tables import users
+from server.core.settings import Settings
+from trainyard.protocol.user_accounts.views import ClusterRole
+
+KEPT_UNREFRESHED = timedelta(hours=24)
+"""Time for which groups count while the issuer is down, since its last reply."""
+KEPT_WITHOUT_TOKEN = timedelta(hours=1)
+"""Time for which groups count after a login without a refresh token."""
+EXPIRED_AT_ONCE = 200
+"""Maximum number of users whose expired groups one run removes."""
+
+
+def store_groups(
+    context: Context,
+    connection: Connection,
+    user_id: str,
+    *,
+    groups: Sequence[str],
+    lasting: timedelta,
+) -> None:
+    """Replace the groups of a user, whom the caller has locked; end what they no longer allow."""
+    now = context.now()
+    connection.execute(delete(user_groups).where(user_groups.c.user_id == user_id))
+    rows = [
+        {"user_id": user_id, "group_name": name, "expires_at": now + lasting} for name in groups
+    ]
+    if rows:
+        connection.execute(insert(user_groups), rows)
+    _apply(context, connection, user_id, groups=groups, now=now)
+
+
+def expire_groups(context: Context) -> int:
+    """Remove expired groups of at most `EXPIRED_AT_ONCE` users; return the number of these users.
+
+    Expired groups give no roles in projects in any case; this ends open commands and the role in
+    the cluster.
+    """
+    now = context.now()
+    over = user_groups.c.expires_at <= now
+    query = select(user_groups.c.user_id).where(over).distinct().limit(EXPIRED_AT_ONCE)
+    with context.database.read() as connection:
+        found = connection.scalars(query).all()
+    for user_id in found:
+        with context.database.write() as connection:
+            lock_users(connection, [user_id])
+            its = user_groups.c.user_id == user_id
+            connection.execute(delete(user_groups).where(its, over))
+            left = connection.scalars(select(user_groups.c.group_name).where(its)).all()
+            _apply(context, connection, user_id, groups=left, now=now)
+    return len(found)
+
+
+def have_role(connection: Connection, settings: Settings, groups: Sequence[str]) -> bool:
+    """Return whether one of these groups has a role, in a project or in the cluster."""
+    if {settings.oidc_admin_group, settings.oidc_operator_group} & {*groups}:
+        return True
+    named = exists().where(group_roles.c.group_name.in_(groups))
+    return bool(connection.scalar(select(named)))
+
+
+def gives_cluster_roles(settings: Settings) -> bool:
+    """Return whether the groups of the issuer give its users their roles in the cluster."""
+    return settings.oidc_admin_group is not None or settings.oidc_operator_group is not None
+
+
+def cluster_role(settings: Settings, groups: Sequence[str]) -> ClusterRole:
+    """Return the role in the cluster that groups give."""
+    if settings.oidc_admin_group in groups:
+        return ClusterRole.ADMIN
+    if settings.oidc_operator_group in groups:
+        return ClusterRole.OPERATOR
+    return ClusterRole.USER
+
+
+def _apply(
+    context: Context,
+    connection: Connection,
+    user_id: str,
+    *,
+    groups: Sequence[str],
+    now: datetime,
+) -> None:
+    if gives_cluster_roles(context.settings):
+        role = cluster_role(context.settings, groups)
+        its = update(users).where(users.c.id == user_id, users.c.role != role)
+        if connection.execute(its.values(role=role)).rowcount:
+            end_beyond_role(connection, user_id, role, now=now)
+    end_forbidden_commands(connection, now, user_id=user_id)
