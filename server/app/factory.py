@@ -13,6 +13,7 @@ from fastapi.routing import APIRoute, iter_route_contexts
 from starlette.concurrency import run_in_threadpool
 from starlette.routing import BaseRoute
 
+import server.api.accounts.device_endpoints
 import server.api.accounts.endpoints
 import server.api.accounts.session_endpoints
 import server.api.auth.endpoints
@@ -111,6 +112,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     server.api.auth.endpoints.router,
     server.api.accounts.session_endpoints.router,
     server.api.accounts.endpoints.router,
+    server.api.accounts.device_endpoints.router,
     server.api.sso.endpoints.router,
 )
 

@@ -25,6 +25,12 @@ from trainyard.protocol.rest.projects import ProjectRequest, ProjectSettings
 from trainyard.protocol.rest.resume import ResumeRequest
 from trainyard.protocol.shell_sessions.messages import ShellInputRequest, ShellOutputMessage
 from trainyard.protocol.shell_sessions.views import ShellInput, ShellRequest
+from trainyard.protocol.user_accounts.device_flow import (
+    DeviceCode,
+    DeviceDecision,
+    DeviceRequest,
+    UserCode,
+)
 from trainyard.protocol.user_accounts.members import (
     EveryoneRequest,
     MemberRequest,
@@ -133,6 +139,10 @@ EXAMPLES: Examples = {
         "member": {"group": "/research/vision", "role": "member"},
         "none": {"group": "/research/vision", "role": None},
     },
+    DeviceRequest: {"login": {"host": "login-1"}},
+    DeviceCode: {"poll": {"device_code": "wW0j..."}},
+    UserCode: {"check": {"user_code": "BCDF-GHJK"}},
+    DeviceDecision: {"approve": {"user_code": "BCDF-GHJK", "approved": True}},
     EveryoneRequest: {"viewer": {"role": "viewer"}, "none": {"role": None}},
     ServiceAccountRequest: {"nightly": {"name": "nightly", "role": "member"}},
     ServiceTokenRequest: {"for_ci": {"name": "ci", "scopes": ["jobs:read", "jobs:write"]}},

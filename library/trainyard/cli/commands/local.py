@@ -6,6 +6,7 @@ import importlib.util
 import os
 import socket
 import sys
+import time
 from datetime import UTC, datetime
 from typing import Annotated
 from urllib.parse import urlsplit
@@ -16,7 +17,7 @@ from trainyard.base.loopback import is_loopback
 from trainyard.base.names import default_node_name
 from trainyard.cli.output import write_text
 from trainyard.client import settings
-from trainyard.client.errors import UsageError
+from trainyard.client.errors import ApiError, UsageError
 from trainyard.client.sdk import Client
 from trainyard.client.settings import Connection, resolve, save
 from trainyard.protocol.rest.access import SessionView
@@ -24,6 +25,8 @@ from trainyard.protocol.user_accounts.views import BUILT_IN_USER
 
 MAX_HOST = 40
 """Maximum length of the host's part in the name of a token, in characters."""
+MAX_LOGIN_HOST = 100
+"""Maximum length of the name of this machine in a login by a code, in characters."""
 
 Profile = Annotated[
     str | None,
@@ -71,7 +74,8 @@ def login(
         ),
     ] = None,
     token: Annotated[
-        str | None, typer.Option("--token", help="Access token. Default: a hidden prompt.")
+        str | None,
+        typer.Option("--token", help="Access token. Default: TRAINYARD_TOKEN, else piped."),
     ] = None,
     user: Annotated[
         str | None,
@@ -83,9 +87,11 @@ def login(
     ] = None,
     profile: Profile = None,
 ) -> None:
-    """Check a token, and store it with the server's address for the other commands.
+    """Log in to a server, and store its address and a token for the other commands.
 
-    With --user, the token is a new one of this user, valid for a year.
+    On a terminal, the command prints a link and a code: open the link in any browser, log in
+    there, and approve the code. The token is valid for 30 days. With --user, the token is a new
+    one of this user, valid for a year.
     """
     if user is not None and token is not None:
         raise UsageError("--user and --token exclude each other", remedy="Give one of them.")
@@ -97,7 +103,7 @@ def login(
     else:
         given = token or os.environ.get("TRAINYARD_TOKEN") or ""
     if not given:
-        given = typer.prompt("Token", hide_input=True, err=True).strip()
+        given = _device_token(address) if _is_terminal() else _token_of_input()
     connection = Connection(resolve(address, given).url, given)
     with Client(connection.url, connection.token) as yard:
         session = yard.session()
@@ -119,6 +125,41 @@ def _token_of(address: str, user: str) -> str:
     with Client(address) as yard:
         made = yard.password_token(user, password, token_name=token_name)
     return made.secret or ""
+
+
+def _is_terminal() -> bool:
+    return sys.stdin.isatty()
+
+
+def _token_of_input() -> str:
+    """Return the token that a program writes to the standard input."""
+    return str(typer.prompt("Token", hide_input=True, err=True)).strip()
+
+
+def _device_token(address: str) -> str:
+    """Return a token that a person approves in a browser, maybe on another machine.
+
+    Raises:
+        UsageError: the person denied the login, or did not approve it in time.
+    """
+    with Client(address) as yard:
+        begun = yard.begin_device_login(default_node_name(socket.gethostname())[:MAX_LOGIN_HOST])
+        typer.echo(f"Open {begun.verification_uri_complete}\nand approve the code", err=True)
+        typer.echo(f"\n    {begun.user_code}\n", err=True)
+        until, pause = time.monotonic() + begun.expires_in, float(begun.interval)
+        while time.monotonic() < until:
+            time.sleep(pause)
+            try:
+                return yard.device_token(begun.device_code).secret or ""
+            except ApiError as error:
+                code = error.problem.type.rpartition("/")[2]
+                if code == "slow_down":
+                    pause += begun.interval
+                elif code == "access_denied":
+                    raise UsageError("the login was denied in the browser") from None
+                elif code != "authorization_pending":
+                    raise
+    raise UsageError("the login was not approved in time", remedy="Run `trainyard login` again.")
 
 
 def _address(url: str | None) -> str:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from trainyard.client.transport import Transport, given, read
-from trainyard.protocol.rest.access import TokenView
+from trainyard.protocol.rest.access import Permission, TokenView
 from trainyard.protocol.rest.common import Page
+from trainyard.protocol.user_accounts.device_flow import DeviceLogin
 from trainyard.protocol.user_accounts.views import ClusterRole, InvitationView, UserView
 
 
@@ -50,6 +51,35 @@ class UserCalls:
         """
         response = self.transport.send("PATCH", f"/users/{user_id}", body=changes)
         return read(UserView, response)
+
+    def begin_device_login(
+        self,
+        host: str,
+        *,
+        scopes: Sequence[Permission | str] | None = None,
+        expires_in_seconds: int | None = None,
+    ) -> DeviceLogin:
+        """Begin a login that a person approves in a browser.
+
+        Args:
+            host: name of this machine.
+            scopes: permissions of the token; by default all of a token without scopes.
+            expires_in_seconds: lifetime of the token; by default 30 days.
+        """
+        body = given(
+            host=host,
+            scopes=None if scopes is None else [str(each) for each in scopes],
+            expires_in_seconds=expires_in_seconds,
+        )
+        return self.transport.post(DeviceLogin, "/auth/device", body)
+
+    def device_token(self, device_code: str) -> TokenView:
+        """Return the token of an approved device; only this reply contains the `secret`.
+
+        Raises:
+            ApiError: the device gets no token now; `problem.type` ends with the error of RFC 8628.
+        """
+        return self.transport.post(TokenView, "/auth/device/token", {"device_code": device_code})
 
     def password_token(
         self,

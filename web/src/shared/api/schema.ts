@@ -2130,6 +2130,91 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/auth/device": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Begin the login of a device
+         * @description Return a code for the device, and a code with which a person approves the login.
+         *
+         *     The person opens the page within ten minutes. Each address has at most 20 waiting devices.
+         */
+        post: operations["access_begin_device_login"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/auth/device/check": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * The device that waits with a code
+         * @description Return host, address and permissions of a device; a wrong code counts as a guess.
+         */
+        post: operations["access_check_device"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/auth/device/decision": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Approve or deny the login of a device
+         * @description Let the device have a token of the caller, or deny it. Needs a browser session.
+         */
+        post: operations["access_decide_device"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/auth/device/token": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Get the token of an approved device
+         * @description Return the token once a person has approved the device; only this reply has the secret.
+         *
+         *     Until then the status is 400, and `type` ends with `authorization_pending`, `slow_down`,
+         *     `access_denied` or `expired_token` (RFC 8628).
+         */
+        post: operations["access_get_device_token"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/auth/oidc/login": {
         parameters: {
             query?: never;
@@ -5162,6 +5247,69 @@ export interface components {
          */
         DesiredState: "run" | "stop" | "cancel";
         /**
+         * DeviceCode
+         * @description Body of a poll.
+         */
+        DeviceCode: {
+            /**
+             * Device Code
+             * @description Secret of the device.
+             */
+            device_code: string;
+        };
+        /**
+         * DeviceDecision
+         * @description Body that approves or denies the login of a device.
+         */
+        DeviceDecision: {
+            /**
+             * User Code
+             * @description The code; hyphens, spaces and case do not matter.
+             */
+            user_code: string;
+            /**
+             * Approved
+             * @description Whether the device gets a token.
+             */
+            approved: boolean;
+        };
+        /**
+         * DeviceLogin
+         * @description A login that waits for a person; fields as in RFC 8628.
+         */
+        DeviceLogin: {
+            /**
+             * Device Code
+             * @description Secret with which the device polls.
+             */
+            device_code: string;
+            /**
+             * User Code
+             * @description Code that the person types or confirms.
+             */
+            user_code: string;
+            /**
+             * Verification Uri
+             * @description Page on which the person approves the login.
+             */
+            verification_uri: string;
+            /**
+             * Verification Uri Complete
+             * @description The same page with the code.
+             */
+            verification_uri_complete: string;
+            /**
+             * Expires In
+             * @description Time in which the login must be approved, in seconds.
+             */
+            expires_in: number;
+            /**
+             * Interval
+             * @description Minimum pause between two polls, in seconds.
+             */
+            interval: number;
+        };
+        /**
          * DeviceProcess
          * @description A process that holds memory of a device.
          */
@@ -5214,6 +5362,62 @@ export interface components {
              * @description Name of the process.
              */
             command?: string | null;
+        };
+        /**
+         * DeviceRequest
+         * @description Body that begins the login of a device.
+         */
+        DeviceRequest: {
+            /**
+             * Host
+             * @description Name of the machine, which the person sees.
+             */
+            host: string;
+            /**
+             * Scopes
+             * @description Permissions of the token, each once. Null gives every permission of the user except
+             *     `sources:write`, `tokens:admin` and `users:admin`.
+             */
+            scopes?: components["schemas"]["Permission"][] | null;
+            /**
+             * Expires In Seconds
+             * @description Lifetime of the token; 30 days by default.
+             * @default 2592000
+             */
+            expires_in_seconds?: number;
+        };
+        /**
+         * DeviceView
+         * @description A device that waits, as a person sees it.
+         */
+        DeviceView: {
+            /**
+             * Host
+             * @description Name of the machine, as the machine gave it.
+             */
+            host: string;
+            /**
+             * Address
+             * @description Address from which the login began.
+             */
+            address: string;
+            /**
+             * Scopes
+             * @description Permissions of the token; null for all except `sources:write`, `tokens:admin` and
+             *     `users:admin`.
+             */
+            scopes: components["schemas"]["Permission"][] | null;
+            /**
+             * Lifetime Seconds
+             * @description Lifetime of the token, in seconds.
+             */
+            lifetime_seconds: number;
+            /**
+             * Expires At
+             * Format: date-time
+             * @description End of the time in which the login may be approved.
+             */
+            expires_at: string;
         };
         /**
          * Difference
@@ -18176,6 +18380,17 @@ export interface components {
             state?: components["schemas"]["UserState"] | null;
         };
         /**
+         * UserCode
+         * @description Body with the code that a device shows.
+         */
+        UserCode: {
+            /**
+             * User Code
+             * @description The code; hyphens, spaces and case do not matter.
+             */
+            user_code: string;
+        };
+        /**
          * UserKind
          * @description Whether a user is a person or a program.
          * @enum {string}
@@ -27619,6 +27834,316 @@ export interface operations {
             };
             /** @description Something in the request is wrong; `errors` names each place */
             422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+        };
+    };
+    access_begin_device_login: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["DeviceRequest"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["DeviceLogin"];
+                };
+            };
+            /** @description The body is over the limit */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The body is not JSON */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Something in the request is wrong; `errors` names each place */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Too many logins of this address failed; `Retry-After` is in seconds */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+        };
+    };
+    access_check_device: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["UserCode"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["DeviceView"];
+                };
+            };
+            /** @description No token, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description A token that may not do this */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The present state forbids it */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The body is over the limit */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The body is not JSON */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Something in the request is wrong; `errors` names each place */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+        };
+    };
+    access_decide_device: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["DeviceDecision"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description No token, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description A token that may not do this */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The present state forbids it */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The body is over the limit */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The body is not JSON */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Something in the request is wrong; `errors` names each place */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+        };
+    };
+    access_get_device_token: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["DeviceCode"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TokenView"];
+                };
+            };
+            /** @description The body is over the limit */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The body is not JSON */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Something in the request is wrong; `errors` names each place */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Too many logins of this address failed; `Retry-After` is in seconds */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };

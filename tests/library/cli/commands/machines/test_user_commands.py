@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import time
 
+import httpx
 import pytest
 
 from tests.library.conftest import Run, Yard
+from trainyard.cli.commands import local
 from trainyard.client.errors import ApiError
 from trainyard.client.sdk import Client
 from trainyard.client.settings import choose_profile, config_path
+from trainyard.protocol.user_accounts.device_flow import DeviceLogin
 
 PASSWORD = "correct horse battery"
 
@@ -121,3 +125,44 @@ def test_what_is_wrong_is_refused_by_name(
     refused = run("users", *words)
     assert refused.exit_code != 0
     assert answer in " ".join(refused.output.split())
+
+
+@pytest.mark.parametrize("approved", [True, False])
+def test_a_login_is_approved_in_a_browser(
+    yard: Yard, run: Run, monkeypatch: pytest.MonkeyPatch, approved: bool
+) -> None:
+    """The command prints a link and a code, and polls until a person has decided."""
+    accept(yard, invited(run, "ada"))
+    for name in ("TRAINYARD_URL", "TRAINYARD_TOKEN"):
+        monkeypatch.delenv(name)
+    begin, begun = Client.begin_device_login, list[DeviceLogin]()
+
+    def noted(self: Client, host: str) -> DeviceLogin:
+        begun.append(begin(self, host))
+        return begun[0]
+
+    def decide(_: float) -> None:
+        """Decide in a browser while the command waits."""
+        if decided:
+            return
+        decided.append(approved)
+        with httpx.Client(base_url=yard.url, headers={"origin": yard.url}) as browser:
+            session = {"name": "ada", "password": PASSWORD}
+            assert browser.post("/api/v1/auth/session", json=session).status_code == 201
+            body = {"user_code": begun[0].user_code, "approved": approved}
+            reply = browser.post("/api/v1/auth/device/decision", json=body)
+            assert reply.status_code == 204, reply.text
+
+    decided = list[bool]()
+    monkeypatch.setattr(Client, "begin_device_login", noted)
+    monkeypatch.setattr(local, "_is_terminal", lambda: True)
+    monkeypatch.setattr(time, "sleep", decide)
+    login = run("login", yard.url)
+    assert begun[0].verification_uri_complete in login.stderr
+    assert begun[0].user_code in login.stderr
+    if approved:
+        assert login.exit_code == 0, login.output
+        assert run("whoami").stdout.startswith("ada (user), by the token '")
+    else:
+        assert login.exit_code == 2
+        assert "denied in the browser" in login.output
