@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,16 +60,23 @@ def opened(folder: Path) -> Iterator[Theatre]:
 
 
 @contextmanager
-def served(context: Context, folder: Path) -> Iterator[Served]:
-    """Serve the database of a context until the block ends."""
+def served(
+    context: Context,
+    folder: Path,
+    *,
+    port: int | None = None,
+    settings: Mapping[str, str] | None = None,
+) -> Iterator[Served]:
+    """Serve the database of a context until the block ends, with further `TRAINYARD_*` settings."""
     _, token = create_token(context, TokenRequest(name="ada"))
-    port = any_free_port(LOOPBACK)
+    port = port or any_free_port(LOOPBACK)
     environment = {
         **os.environ,
         "TRAINYARD_DATABASE_URL": context.settings.database_url,
         "TRAINYARD_STATE_DIR": str(folder),
         "TRAINYARD_PORT": str(port),
         "TRAINYARD_ALLOW_CODE": str(context.settings.allow_code),
+        **{f"TRAINYARD_{name}": value for name, value in (settings or {}).items()},
     }
     url = f"http://{LOOPBACK}:{port}"
     with (folder / "api.log").open("wb") as log:

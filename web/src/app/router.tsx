@@ -31,6 +31,9 @@ const profilePage = async () => ({
 const projectPage = async () => ({
   Component: (await import("@/features/projects/ProjectPage")).ProjectPage,
 });
+const devicePage = async () => ({
+  Component: (await import("@/features/session/DevicePage")).DevicePage,
+});
 const usersPage = async () => ({
   Component: (await import("@/features/users/UsersPage")).UsersPage,
 });
@@ -76,6 +79,7 @@ export const router = createBrowserRouter([
           { path: "/tokens", element: <TokensPage /> },
           { path: "/users", lazy: usersPage },
           { path: "/profile", lazy: profilePage },
+          { path: "/device", lazy: devicePage },
           { path: "*", element: <NotFoundPage /> },
         ],
       },

@@ -23,7 +23,7 @@ export function Shell() {
   }
   if (session.isPending) return null;
   if (session.data === null) {
-    const next = location.pathname + location.search;
+    const next = location.pathname + location.search + location.hash;
     return <Navigate to={loginPath({ next })} replace />;
   }
   return <Frame name={callerOf(session.data)} />;

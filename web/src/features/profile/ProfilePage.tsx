@@ -13,6 +13,7 @@ import { Button } from "@/shared/ui/Button";
 import { Fact } from "@/shared/ui/Field";
 import { Absent } from "@/shared/ui/Notice";
 import { ChangePassword } from "./ChangePassword";
+import { LinkedIssuer } from "./LinkedIssuer";
 import { Part } from "./Part";
 import { Sessions } from "./Sessions";
 import "./profile.css";
@@ -37,6 +38,11 @@ export function ProfilePage() {
   );
 }
 
+const LOGINS: Partial<Record<Session["kind"], string>> = {
+  password: "by password",
+  issuer: "by single sign-on",
+};
+
 function AboutCaller({ session }: { session: Session }) {
   const { user } = session;
   const isPerson = isOfPerson(session);
@@ -46,10 +52,11 @@ function AboutCaller({ session }: { session: Session }) {
         <dl className="facts-column">
           {isPerson && <Fact name="E-mail">{user?.email ?? "none"}</Fact>}
           <Fact name="Logged in">
-            {session.kind === "password" ? "by password" : `with the token ${session.name}`}
+            {LOGINS[session.kind] ?? `with the token ${session.name}`}
             {session.expires_at && `, until ${moment(session.expires_at)}`}
           </Fact>
           {isPerson && <Fact name="Password">{passwordOf(user)}</Fact>}
+          {isPerson && <LinkedIssuer issuer={user?.issuer ?? null} />}
         </dl>
         {isPerson && (
           <p className="small muted">

@@ -2,6 +2,7 @@
 import { queryOptions, useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { type FormEvent, type ReactNode, useEffect, useState } from "react";
 import { useLocation, useNavigate } from "react-router";
+import { useIssuer } from "@/shared/accounts/issuer";
 import { PasswordField, UserNameForManagers } from "@/shared/accounts/PasswordField";
 import { api, ask } from "@/shared/api/client";
 import { errorAt, isUnauthenticated } from "@/shared/api/errors";
@@ -102,7 +103,30 @@ interface PasswordFormProps {
   invitation: Invitation;
 }
 
+/** Accept the invitation by a login at the issuer, in place of a password. */
+function AcceptByIssuer({ name, code }: { name: string; code: string }) {
+  const accept = useMutation({
+    meta: SENDS_SECRET,
+    mutationFn: () => ask(api.POST("/api/v1/auth/oidc/invitation", { body: { code } })),
+    onSuccess: ({ url }) => window.location.assign(url),
+  });
+  return (
+    <>
+      <Button
+        look="primary"
+        className="issuer-button"
+        busy={accept.isPending}
+        onClick={() => accept.mutate()}
+      >
+        Accept with {name}
+      </Button>
+      {accept.isError && <InlineError error={accept.error} />}
+    </>
+  );
+}
+
 function PasswordForm({ code, invitation }: PasswordFormProps) {
+  const issuer = useIssuer();
   const { name, expires_at, replaces_password } = invitation;
   const [password, setPassword] = useState("");
   const client = useQueryClient();
@@ -124,6 +148,7 @@ function PasswordForm({ code, invitation }: PasswordFormProps) {
   return (
     <>
       <h1>{replaces_password ? `A new password for ${name}` : `Welcome, ${name}`}</h1>
+      {issuer && <AcceptByIssuer name={issuer} code={code} />}
       <form className="login-form stack" onSubmit={submit}>
         {replaces_password ? (
           <p className="muted">

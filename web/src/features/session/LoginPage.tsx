@@ -1,9 +1,9 @@
 // The login: by name and password, with a token, or automatically with the code of a one-time link.
-import { queryOptions, useQuery } from "@tanstack/react-query";
+import { useQuery } from "@tanstack/react-query";
 import { type FormEvent, useEffect, useRef, useState } from "react";
+import { IssuerButton, IssuerFault } from "@/shared/accounts/issuer";
 import { PasswordField } from "@/shared/accounts/PasswordField";
-import { api, ask } from "@/shared/api/client";
-import { keys } from "@/shared/api/queries";
+import { waysQuery } from "@/shared/accounts/waysQuery";
 import { Button } from "@/shared/ui/Button";
 import { CommandLine } from "@/shared/ui/CommandLine";
 import { Field } from "@/shared/ui/Field";
@@ -14,14 +14,8 @@ import { nextPath } from "./nextPath";
 import { type LogIn, useLogIn } from "./useLogIn";
 import "./session.css";
 
-const waysQuery = queryOptions({
-  queryKey: keys.loginWays,
-  queryFn: ({ signal }) => ask(api.GET("/api/v1/auth/ways", { signal })),
-  staleTime: 0,
-});
-
 export function LoginPage() {
-  const [{ code, next }] = usePageParams(LOGIN);
+  const [{ code, next, error }] = usePageParams(LOGIN);
   const logIn = useLogIn(nextPath(next));
   const used = useRef<string | null>(null);
   useEffect(() => {
@@ -40,14 +34,17 @@ export function LoginPage() {
           Logging in…
         </p>
       ) : (
-        <LoginForm logIn={logIn} />
+        <>
+          <IssuerFault code={error} />
+          <LoginForm logIn={logIn} next={nextPath(next)} />
+        </>
       )}
     </main>
   );
 }
 
-/** The form for the likeliest way of this server, and a link to the other one. */
-function LoginForm({ logIn }: { logIn: LogIn }) {
+/** The button of the issuer, the form for the likeliest other way, and a link to the third one. */
+function LoginForm({ logIn, next }: { logIn: LogIn; next: string }) {
   const ways = useQuery(waysQuery);
   const [isByToken, setIsByToken] = useState(false);
   if (ways.isPending) return null;
@@ -57,9 +54,19 @@ function LoginForm({ logIn }: { logIn: LogIn }) {
     logIn.reset();
     setIsByToken(byToken);
   };
-  if (!hasPasswords) return <TokenForm logIn={logIn} />;
+  const issuer = ways.data?.ways.find(({ kind }) => kind === "issuer")?.name;
+  const button = issuer && <IssuerButton name={issuer} next={next} />;
+  if (!hasPasswords) {
+    return (
+      <>
+        {button}
+        <TokenForm logIn={logIn} />
+      </>
+    );
+  }
   return (
     <>
+      {button}
       {isByToken ? <TokenForm logIn={logIn} /> : <NameForm logIn={logIn} />}
       <Button look="quiet" small onClick={() => change(!isByToken)}>
         {isByToken ? "Log in with name and password" : "Log in with a token"}

@@ -3,14 +3,23 @@ import { useMutation, useQueryClient } from "@tanstack/react-query";
 import { NavLink } from "react-router";
 import { api, ask } from "@/shared/api/client";
 import { endSession } from "@/shared/api/session";
+import { useSession } from "@/shared/api/useMay";
 import { Button } from "@/shared/ui/Button";
 import "./session.css";
 
 export function SessionMenu({ name }: { name: string }) {
   const client = useQueryClient();
+  const isOfIssuer = useSession()?.kind === "issuer";
   const logOut = useMutation({
-    mutationFn: () => ask(api.DELETE("/api/v1/auth/session")),
-    onSuccess: () => endSession(client),
+    mutationFn: async () => {
+      if (isOfIssuer) return (await ask(api.POST("/api/v1/auth/oidc/logout"))).url;
+      await ask(api.DELETE("/api/v1/auth/session"));
+      return null;
+    },
+    onSuccess: (page) => {
+      endSession(client);
+      if (page !== null) window.location.assign(page);
+    },
   });
   return (
     <>

@@ -20,7 +20,10 @@ import {
   wholeOf,
 } from "./params";
 
-export const LOGIN = { code: text("code"), next: text("next") };
+export const LOGIN = { code: text("code"), next: text("next"), error: text("error") };
+
+/** The profile: why the link to the issuer failed. */
+export const PROFILE = { error: text("error") };
 
 const TAG = /^[A-Za-z0-9][A-Za-z0-9._:/-]*$/;
 const MAX_TAGS = 8;
