@@ -21,6 +21,7 @@ def upgrade() -> None:
             table,
             sa.Column("by_issuer", sa.Boolean(), nullable=False, server_default=sa.false()),
         )
+    op.add_column("tokens", sa.Column("suspended_at", sa.DateTime(timezone=True)))
     op.add_column("sessions", sa.Column("issuer_session", sa.String(200)))
 
 

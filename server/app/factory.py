@@ -17,7 +17,7 @@ import server.api.accounts.device_endpoints
 import server.api.accounts.endpoints
 import server.api.accounts.session_endpoints
 import server.api.auth.endpoints
-import server.api.sso.endpoints
+import server.api.issuer_logins.endpoints
 import server.api.stream.endpoints
 import server.app.worker_endpoints
 import server.cluster.inbox.endpoints
@@ -113,7 +113,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     server.api.accounts.session_endpoints.router,
     server.api.accounts.endpoints.router,
     server.api.accounts.device_endpoints.router,
-    server.api.sso.endpoints.router,
+    server.api.issuer_logins.endpoints.router,
 )
 
 
@@ -179,7 +179,7 @@ def _routes() -> list[BaseRoute]:
         every.include_router(router)
     for router in ROUTERS:
         every.include_router(router, prefix=API, dependencies=[no_unknown_query])
-    every.include_router(server.api.sso.endpoints.callback_router, prefix=API)
+    every.include_router(server.api.issuer_logins.endpoints.callback_router, prefix=API)
     accesses_of(every.routes)  # a route that declares nothing about its callers is an error
     return every.routes
 

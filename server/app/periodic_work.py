@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from server.api.accounts.throttle import forget_failed_logins
-from server.api.sso.pending import forget_pending
+from server.api.issuer_logins.pending import forget_pending
 from server.api.sso.refresh import GroupKeeper
 from server.app.periodic_tasks import TASKS
 from server.cluster.projects.usage import RecentUsage

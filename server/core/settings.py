@@ -181,9 +181,9 @@ class Settings(BaseSettings):
     """Who gets a new user by the first login: persons in a group that has a role here (`groups`),
     every person of the issuer (`anyone`), or only users with an invitation (`invited`).
     """
-    oidc_admin_group: str | None = None
+    oidc_admin_group: Annotated[str, Field(min_length=1)] | None = None
     """Group whose persons have the role `admin` in the cluster."""
-    oidc_operator_group: str | None = None
+    oidc_operator_group: Annotated[str, Field(min_length=1)] | None = None
     """Group whose persons have the role `operator` in the cluster."""
     trusted_proxies: Annotated[tuple[str, ...], NoDecode] = ("127.0.0.1", "::1")
     """Addresses and networks of reverse proxies, separated by commas. The headers `X-Forwarded-For`
@@ -216,10 +216,12 @@ class Settings(BaseSettings):
     @model_validator(mode="after")
     def _check_issuer(self) -> Self:
         if self.oidc_issuer is None:
-            if self.oidc_client_id is not None:
-                raise ValueError(
-                    "TRAINYARD_OIDC_CLIENT_ID is set, and TRAINYARD_OIDC_ISSUER is not"
-                )
+            _check_unset(
+                TRAINYARD_OIDC_CLIENT_ID=self.oidc_client_id,
+                TRAINYARD_OIDC_CLIENT_SECRET_FILE=self.oidc_client_secret_file,
+                TRAINYARD_OIDC_ADMIN_GROUP=self.oidc_admin_group,
+                TRAINYARD_OIDC_OPERATOR_GROUP=self.oidc_operator_group,
+            )
             return self
         _check_secure_url("TRAINYARD_OIDC_ISSUER", self.oidc_issuer)
         if not self.oidc_client_id:
@@ -261,6 +263,12 @@ class Settings(BaseSettings):
     def _check_networks(cls, given: tuple[str, ...]) -> tuple[str, ...]:
         Networks(given)
         return given
+
+
+def _check_unset(**needing_issuer: object) -> None:
+    for name, value in needing_issuer.items():
+        if value is not None:
+            raise ValueError(f"{name} is set, and TRAINYARD_OIDC_ISSUER is not")
 
 
 def _check_secure_url(variable: str, url: str) -> None:

@@ -63,7 +63,12 @@ MIRRORS = {
         *("server/core/visibility/*", "server/core/people/*", "server/api/auth/*"),
         *("server/jobs/*/*", "server/telemetry/*/*", "server/cluster/*/*"),
     ),
-    "tests/server/api/sso": ("server/api/sso/*", "server/core/people/*", "tests/issuer/*"),
+    "tests/server/api/sso": (
+        "server/api/sso/*",
+        "server/api/issuer_logins/*",
+        "server/core/people/*",
+        "tests/issuer/*",
+    ),
     "tests/server/api": API,
     "tests/trainer/loop": ("trainer/loop/*", "trainer/checkpoint/*", "trainer/storage/*"),
     "tests/trainer/models/own": ("trainer/models/*", "trainer/parallel/*", "examples/own_model/*"),

@@ -40,6 +40,20 @@ def http_client(
     return httpx.Client(transport=transport, follow_redirects=False, **options)
 
 
+def async_http_client(
+    url: str, *, verify: ssl.SSLContext | bool | None = None, **options: Any
+) -> httpx.AsyncClient:
+    """Return a client as `http_client` does, for one server and for a coroutine.
+
+    Raises:
+        ProxyError: the variable that names the proxy for the URL is invalid.
+    """
+    proxy = proxy_of(url, os.environ, socks=has_socks())
+    trusted = uses_tls(url) if verify is None else verify
+    transport = httpx.AsyncHTTPTransport(verify=trusted, proxy=proxy)
+    return httpx.AsyncClient(transport=transport, follow_redirects=False, **options)
+
+
 def answers_with_success(url: str, *, seconds: float) -> bool:
     """Return whether a GET of a URL succeeds.
 

@@ -40,6 +40,8 @@ from trainyard.protocol.user_accounts.device_flow import DeviceRequest, DeviceVi
 LIFETIME = timedelta(minutes=10)
 PAUSE_SECONDS = 5
 """First minimum pause between two polls; each poll that comes too early adds as much."""
+MAX_PAUSE_SECONDS = 60
+"""Maximum of this pause."""
 ALPHABET, CODE_LETTERS = "BCDFGHJKLMNPQRSTVWXZ", 8
 """Letters of user codes: no vowels, so that no words result (RFC 8628, 6.1)."""
 MAX_OF_ADDRESS, MAX_WAITING = 20, 5000
@@ -244,16 +246,18 @@ def _pending(context: Context, device: WaitingDevice, now: datetime) -> DeviceRe
     pause, last = device.pause_seconds, device.polled_at
     # A second of leeway: the pause of the client begins when it has the former reply.
     is_early = last is not None and now < last + timedelta(seconds=pause - 1)
+    longer = min(pause + PAUSE_SECONDS, MAX_PAUSE_SECONDS)
+    too_often = DeviceRefusalError("slow_down", f"poll at most every {longer} seconds")
+    if is_early and longer == pause:  # a flood of polls takes no turn of the writers
+        return too_often
     values: dict[str, Any] = {"polled_at": now}
     if is_early:
-        values["pause_seconds"] = min(pause + PAUSE_SECONDS, 60)
+        values["pause_seconds"] = longer
     its = device_logins.c.device_hash == device.device_hash
     with context.database.write() as connection:
         connection.execute(update(device_logins).where(its).values(values))
     if is_early:
-        return DeviceRefusalError(
-            "slow_down", f"poll at most every {pause + PAUSE_SECONDS} seconds"
-        )
+        return too_often
     return DeviceRefusalError("authorization_pending", "no person has approved the login yet")
 
 

@@ -104,6 +104,12 @@ def invite(
     return reply(view, status=201)
 
 
+@router.delete("/users/{user_id}/identity", status_code=204, summary="Unlink a user")
+def unlink(context: ServerContext, principal: UsersAdmin, user_id: UserId) -> None:
+    """Remove the identity at the issuer; sessions, tokens and roles that came with it end."""
+    service.unlink_user(context, user_id, actor=principal.actor)
+
+
 def _invitation_view(
     context: Context, request: Request, *, user: UserView, made: NewInvitation
 ) -> InvitationView:

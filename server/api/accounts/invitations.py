@@ -7,18 +7,18 @@ from datetime import datetime, timedelta
 from typing import Annotated, ClassVar
 
 from pydantic import SecretStr
-from sqlalchemy import Connection, Table, delete, insert, select, update
+from sqlalchemy import Connection, Table, insert, select, update
 
 from server.api.auth.browser_sessions import Browser, NewSession, store_session
 from server.api.auth.endings import end_access, end_invitations
 from server.api.auth.permissions import held_by_role
 from server.api.auth.principals import is_valid, lock_users, most_of
 from server.api.auth.tokens import hash_token, make_secret
+from server.api.sso.identities import unlink
 from server.core.context import Context
 from server.core.database.rows import TypedRow
 from server.core.database.tables import tokens
 from server.core.errors import UnauthenticatedError
-from server.core.people.identity_tables import identities, user_groups
 from server.core.people.user_tables import invitations, users
 from server.core.subject import Actor
 from trainyard.protocol.rest.access import Permission
@@ -116,8 +116,7 @@ def use_invitation(context: Context, connection: Connection, code_hash: str) -> 
     lock_users(connection, [first.user_id, first.maker_id])
     found = _open(connection, code_hash, now)  # again, now that nothing can change
     end_access(connection, [found.user_id], now)
-    for table in (identities, user_groups):  # two statements
-        connection.execute(delete(table).where(table.c.user_id == found.user_id))
+    unlink(context, connection, found.user_id)
     return found.user_id
 
 

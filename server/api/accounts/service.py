@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import Connection, insert, update
+from sqlalchemy import Connection, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from server.api.accounts.invitations import NewInvitation, store_invitation
@@ -14,8 +14,9 @@ from server.api.auth.endings import end_access, end_beyond_role, end_forbidden_c
 from server.api.auth.permissions import held_by_user
 from server.api.auth.principals import hold_token, lock_users
 from server.api.auth.service import RESERVED_NAMES
+from server.api.sso.identities import unlink
 from server.core.context import Context
-from server.core.errors import ConflictError, InvalidRequestError
+from server.core.errors import ConflictError, InvalidRequestError, NotFoundError
 from server.core.people.identity_tables import identities
 from server.core.people.user_tables import users
 from server.core.subject import ADMIN_USER_ID, Actor
@@ -126,6 +127,23 @@ def change_user(context: Context, user_id: str, change: UserChange, *, actor: Ac
             connection.execute(update(users).where(users.c.id == user_id).values(**values))
             end_forbidden_commands(connection, now, user_id=user_id)
         return user_view(context, connection, user_id)
+
+
+def unlink_user(context: Context, user_id: str, *, actor: Actor) -> None:
+    """Remove the identity of a user; sessions, tokens and roles that came with it end.
+
+    Raises:
+        NotFoundError: no user has this id, or the user has no identity.
+        ForbiddenError: the user has permissions that the actor does not have.
+        ConflictError: the user is built in, or a service account.
+        UnauthenticatedError: the actor's token has ended meanwhile.
+    """
+    with context.database.write() as connection:
+        user = _locked(connection, user_id, actor=actor)
+        hold_token(connection, actor, context.now())
+        check_role(user.role, actor, pointer="path/user_id")
+        if not unlink(context, connection, user_id):
+            raise NotFoundError(f"no identity of the issuer is linked to {user.name}")
 
 
 def check_role(role: ClusterRole, actor: Actor, *, pointer: str) -> None:

@@ -46,6 +46,16 @@ def of_account(name: str) -> Guessed:
     return Guessed(f"account {name[:100]}", ACCOUNT_WINDOW, f"as {name[:100]!r}")
 
 
+def refuse_guess(context: Context, counter: Guessed) -> None:
+    """Refuse a guess if too many have failed; nothing is counted.
+
+    Raises:
+        TooManyError: too many have failed.
+    """
+    with context.database.read() as connection:
+        _check(connection, counter, context.now())
+
+
 @contextmanager
 def guess(context: Context, *counters: Guessed) -> Iterator[None]:
     """Count a login before it is checked, and take the count back unless the check refuses it.

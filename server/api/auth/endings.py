@@ -12,7 +12,7 @@ from datetime import datetime
 
 from sqlalchemy import ColumnElement, Connection, Select, delete, or_, select, update
 
-from server.api.auth.permissions import held_by_role, held_by_user
+from server.api.auth.permissions import held_by_role
 from server.api.auth.principals import hold_token
 from server.api.auth.tokens import TokenKind
 from server.core.context import Context
@@ -84,6 +84,18 @@ def end_tokens(connection: Connection, which: ColumnElement[bool], now: datetime
     return commands
 
 
+def suspend_tokens(connection: Connection, which: ColumnElement[bool], now: datetime) -> None:
+    """Let the tokens that meet a condition not count; their sessions and commands end."""
+    theirs = which & tokens.c.revoked_at.is_(None) & tokens.c.suspended_at.is_(None)
+    locked = select(tokens.c.id).where(theirs).order_by(tokens.c.id)
+    ids = connection.scalars(locked.with_for_update()).all()
+    for some in batches(ids, PARAMETERS):
+        end_commands(connection, shells.c.token_id.in_(some))
+        end_sessions(connection, sessions.c.token_id.in_(some))
+        suspended = update(tokens).where(tokens.c.id.in_(some))
+        connection.execute(suspended.values(suspended_at=now))
+
+
 def end_access(connection: Connection, user_ids: Sequence[str], now: datetime) -> None:
     """End all access of users for good: sessions, tokens, commands and invitations."""
     end_tokens(connection, tokens.c.user_id.in_(user_ids), now)
@@ -103,7 +115,7 @@ def end_beyond_role(
 ) -> None:
     """End what a user's new role in the cluster no longer allows: invitations and join tokens."""
     end_invitations_of(connection, [user_id], now)
-    if Permission.TOKENS_ADMIN not in held_by_user(role):
+    if Permission.TOKENS_ADMIN not in held_by_role(ClusterRole(role)):
         joins = (tokens.c.user_id == user_id) & (tokens.c.kind == TokenKind.JOIN)
         end_tokens(connection, joins, now)
 

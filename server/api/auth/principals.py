@@ -80,9 +80,7 @@ class Principal:
     by_issuer: bool = False
     """Whether the session was opened by single sign-on."""
     unnoted_use: bool = False
-    """Whether `last_used_at` of the token or session is missing, or older than
-    `LAST_USED_PRECISION`.
-    """
+    """Whether `last_used_at` is missing, or older than `LAST_USED_PRECISION`."""
 
     @property
     def permissions(self) -> frozenset[Permission]:
@@ -213,9 +211,11 @@ def _user(
 
 
 def is_valid(now: datetime | BindParameter[Any]) -> Any:
-    """Return the SQL condition that a token is neither revoked nor expired."""
+    """Return the SQL condition that a token is neither revoked, suspended nor expired."""
     return and_(
-        tokens.c.revoked_at.is_(None), or_(tokens.c.expires_at.is_(None), tokens.c.expires_at > now)
+        tokens.c.revoked_at.is_(None),
+        tokens.c.suspended_at.is_(None),
+        or_(tokens.c.expires_at.is_(None), tokens.c.expires_at > now),
     )
 
 
@@ -228,8 +228,7 @@ def tokens_of(query: Select[*tuple[Any, ...]]) -> Select[*tuple[Any, ...]]:
     """Return a query of tokens, restricted to the valid ones among `of_hashes`."""
     return query.join(users, OF_TOKEN, isouter=True).where(
         tokens.c.hash.in_(bindparam("of_hashes", expanding=True)),
-        tokens.c.revoked_at.is_(None),
-        or_(tokens.c.expires_at.is_(None), tokens.c.expires_at > bindparam("now")),
+        is_valid(bindparam("now")),
         or_(IS_OF_MACHINE, IS_ACTIVE),
         # A node that joins receives secrets, so a user who lost the role admits none.
         or_(
@@ -248,8 +247,7 @@ def sessions_of(query: Select[*tuple[Any, ...]]) -> Select[*tuple[Any, ...]]:
         sessions.c.expires_at > bindparam("now"),
         IS_ACTIVE,
         or_(sessions.c.token_id.is_(None), tokens.c.id.is_not(None)),
-        tokens.c.revoked_at.is_(None),  # also true without a token
-        or_(tokens.c.expires_at.is_(None), tokens.c.expires_at > bindparam("now")),
+        is_valid(bindparam("now")),  # also true without a token
     )
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Annotated, Any, Literal
 
-from sqlalchemy import ColumnElement, Connection, exists, func, insert, select, update
+from sqlalchemy import ColumnElement, Connection, exists, func, insert, or_, select, update
 
 from server.api.auth.browser_sessions import LOGIN_LIFETIME
 from server.api.auth.endings import end_tokens
@@ -24,6 +24,7 @@ from server.core.errors import (
     NotFoundError,
     UnauthenticatedError,
 )
+from server.core.people.identity_tables import identities
 from server.core.people.user_tables import sessions, users
 from server.core.subject import ADMIN_USER_ID, SERVER, SYSTEM, Actor
 from trainyard.protocol.rest.access import Permission, TokenRequest
@@ -104,17 +105,17 @@ def create_token(
             )
         if request.kind == "api":
             _check_room(connection, values)
-        values["expires_at"] = _until(connection, values["expires_at"], actor.token_id)
+        values["expires_at"] = _until(connection, values["expires_at"], actor)
         connection.execute(insert(tokens).values(values))
         return _listed(connection, str(values["id"])), token
 
 
 def _is_by_issuer(actor: Actor) -> ColumnElement[bool]:
-    """Return the SQL condition that the actor's session is of a login through the issuer.
-
-    Tokens made with a token end with it in any case.
-    """
-    return exists().where(sessions.c.id == actor.session_id, sessions.c.by_issuer)
+    """Return the SQL condition that the actor's session or token comes from the issuer."""
+    return or_(
+        exists().where(sessions.c.id == actor.session_id, sessions.c.by_issuer),
+        exists().where(tokens.c.id == actor.token_id, tokens.c.by_issuer),
+    )
 
 
 def _listed(connection: Connection, token_id: str) -> ListedToken:
@@ -224,8 +225,20 @@ def _name_is_taken(connection: Connection, new: Mapping[str, Any]) -> bool:
     return connection.execute(taken).first() is not None
 
 
-def _until(connection: Connection, wanted: datetime, maker_token_id: str | None) -> datetime:
-    """Return the end of a new token: that of its maker, if that is earlier."""
-    query = select(tokens.c.expires_at).where(tokens.c.id == maker_token_id)
-    of_maker = connection.scalar(query)
-    return wanted if of_maker is None else min(wanted, of_maker)
+def _until(connection: Connection, wanted: datetime, actor: Actor) -> datetime:
+    """Return the end of a new token: that of its maker, if that is earlier.
+
+    The maker is a token, or a session of the issuer whose person the server cannot check again.
+    """
+    of_token = select(tokens.c.expires_at).where(tokens.c.id == actor.token_id)
+    is_checked = exists().where(
+        identities.c.user_id == sessions.c.user_id, identities.c.refresh_token.is_not(None)
+    )
+    of_session = select(sessions.c.expires_at).where(
+        sessions.c.id == actor.session_id, sessions.c.by_issuer, ~is_checked
+    )
+    ends: list[datetime | None] = [
+        connection.scalar(query)
+        for query in (of_token, of_session)  # two queries
+    ]
+    return min([wanted, *(each for each in ends if each is not None)])

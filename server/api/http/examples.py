@@ -39,7 +39,7 @@ from trainyard.protocol.user_accounts.members import (
     ServiceTokenRequest,
     UserLimits,
 )
-from trainyard.protocol.user_accounts.single_sign_on import GroupRequest
+from trainyard.protocol.user_accounts.single_sign_on import GroupRequest, LinkRequest
 from trainyard.protocol.user_accounts.views import (
     InvitationAcceptance,
     InvitationCode,
@@ -166,6 +166,7 @@ EXAMPLES: Examples = {
     PasswordLogin: {
         "laptop": {"name": "ada", "password": "correct horse battery", "token_name": "laptop"}
     },
+    LinkRequest: {"own": {"password": "correct horse battery"}},
     InvitationCode: {"code": {"code": "ty_invitation_..."}},
     InvitationAcceptance: {
         "first": {"code": "ty_invitation_...", "password": "correct horse battery"}

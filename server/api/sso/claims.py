@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,8 +12,10 @@ from joserfc.errors import JoseError
 from joserfc.jwk import KeySet
 from joserfc.jwt import JWTClaimsRegistry
 
-from server.api.sso.faults import LoginError, LoginFault
+from server.api.sso.faults import MALFORMED, LoginError, LoginFault
 from server.core.people.identity_tables import MAX_GROUP
+
+logger = logging.getLogger(__name__)
 
 ALGORITHMS = ("RS256", "ES256", "PS256", "EdDSA", "Ed25519")
 """Legal signatures: asymmetric ones only. `Ed25519` is the newer name of `EdDSA` (RFC 9864)."""
@@ -37,7 +40,7 @@ def decoded(token: str, keys: KeySet) -> dict[str, Any]:
     for key in found:  # one, unless the token names no key
         try:
             return jwt.decode(token, key, algorithms=ALGORITHMS).claims
-        except (JoseError, ValueError, TypeError) as refused:
+        except (JoseError, *MALFORMED) as refused:
             error = refused
     raise LoginError(LoginFault.INVALID, f"the signature of the token is not valid: {error!r}")
 
@@ -69,9 +72,10 @@ def check_id_token(
     )
     try:
         token.validate(now=now, leeway=LEEWAY_SECONDS)
-    except (JoseError, ValueError, TypeError) as error:
+    except (JoseError, *MALFORMED) as error:
         raise LoginError(LoginFault.INVALID, f"the ID token is not valid: {error}") from None
-    _check_subject(claims["sub"])
+    if not is_subject(claims["sub"]):
+        raise LoginError(LoginFault.INVALID, f"sub must be a text of 1 to {MAX_SUBJECT} characters")
 
 
 def check_logout_token(claims: Mapping[str, Any], *, issuer: str, client_id: str, now: int) -> None:
@@ -91,7 +95,7 @@ def check_logout_token(claims: Mapping[str, Any], *, issuer: str, client_id: str
     )
     try:
         registry.validate(dict(claims))
-    except (JoseError, ValueError, TypeError) as error:
+    except (JoseError, *MALFORMED) as error:
         raise LoginError(LoginFault.INVALID, f"the logout token is not valid: {error}") from None
     events = claims["events"]
     subject, session = claims.get("sub"), claims.get("sid")
@@ -99,21 +103,27 @@ def check_logout_token(claims: Mapping[str, Any], *, issuer: str, client_id: str
         "events": not isinstance(events, dict) or not isinstance(events.get(LOGOUT), dict),
         "nonce": "nonce" in claims,
         "sub or sid": subject is None and session is None,
-        "sid": session is not None and not isinstance(session, str),
-        "iat": claims["iat"] < now - MAX_LOGOUT_AGE_SECONDS,
+        "sub": subject is not None and not is_subject(subject),
+        "sid": session is not None and not is_subject(session),
+        "iat": not claims["iat"] >= now - MAX_LOGOUT_AGE_SECONDS,  # also for NaN
     }
     wrong = [name for name, is_wrong in faults.items() if is_wrong]
     if wrong:
         raise LoginError(LoginFault.INVALID, f"the logout token is not valid: {', '.join(wrong)}")
 
 
-def groups_in(claims: Mapping[str, Any], name: str) -> tuple[str, ...]:
-    """Return the groups of a claim, each once and sorted; other values than texts are omitted.
+def groups_in(claims: Mapping[str, Any], name: str) -> tuple[str, ...] | None:
+    """Return the groups of a claim, each once and sorted; None without the claim.
 
-    At most `MAX_GROUPS` names of at most `MAX_GROUP` characters are returned.
+    Other values than texts are omitted. At most `MAX_GROUPS` names of at most `MAX_GROUP`
+    characters are returned.
     """
     given = claims.get(name)
+    if given is None:
+        return None
     listed = [given] if isinstance(given, str) else given if isinstance(given, list) else []
+    if len(listed) > MAX_GROUPS:
+        logger.warning("%d groups of %r: %d count", len(listed), claims.get("sub"), MAX_GROUPS)
     legal = {
         each
         for each in listed[:MAX_GROUPS]
@@ -122,7 +132,13 @@ def groups_in(claims: Mapping[str, Any], name: str) -> tuple[str, ...]:
     return tuple(sorted(legal))
 
 
-def _check_subject(subject: object) -> None:
-    is_legal = isinstance(subject, str) and 0 < len(subject) <= MAX_SUBJECT
-    if not is_legal or "\0" in str(subject):
-        raise LoginError(LoginFault.INVALID, f"sub must have 1 to {MAX_SUBJECT} characters")
+def is_subject(given: object, *, longest: int = MAX_SUBJECT) -> bool:
+    """Return whether a value can be the id of a person or of a session of the issuer.
+
+    The database stores neither NUL nor surrogates.
+    """
+    return (
+        isinstance(given, str)
+        and 0 < len(given) <= longest
+        and not any(each == "\0" or "\ud800" <= each <= "\udfff" for each in given)
+    )

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from enum import StrEnum
 
+MALFORMED = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
+"""Errors of the libraries for a reply that they do not expect."""
+
 
 class LoginFault(StrEnum):
     """Code of a failed login, as in `/login?error=CODE`."""

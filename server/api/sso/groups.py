@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
@@ -15,10 +16,16 @@ from server.core.people.user_tables import users
 from server.core.settings import Settings
 from trainyard.protocol.user_accounts.views import ClusterRole
 
+logger = logging.getLogger(__name__)
+
 KEPT_UNREFRESHED = timedelta(hours=24)
 """Time for which groups count while the issuer is down, since its last reply."""
 KEPT_WITHOUT_TOKEN = timedelta(hours=1)
 """Time for which groups count after a login without a refresh token."""
+KEPT_WITHOUT_CLAIM = timedelta(minutes=30)
+"""Time for which groups count after the first reply without the claim of the groups: with the
+pause between two refreshes, a person who has left a group loses its role within an hour.
+"""
 EXPIRED_AT_ONCE = 200
 """Maximum number of users whose expired groups one run removes."""
 
@@ -28,11 +35,21 @@ def store_groups(
     connection: Connection,
     user_id: str,
     *,
-    groups: Sequence[str],
+    groups: Sequence[str] | None,
     lasting: timedelta,
 ) -> None:
-    """Replace the groups of a user, whom the caller has locked; end what they no longer allow."""
+    """Replace the groups of a user, whom the caller has locked; end what they no longer allow.
+
+    If the reply lacks the groups (None), the former ones expire after `KEPT_WITHOUT_CLAIM`.
+    """
     now = context.now()
+    if groups is None:
+        ends_at = now + KEPT_WITHOUT_CLAIM
+        logger.warning("the issuer gave no groups of user %s: the former ones expire", user_id)
+        later = (user_groups.c.user_id == user_id) & (user_groups.c.expires_at > ends_at)
+        connection.execute(update(user_groups).where(later).values(expires_at=ends_at))
+        _apply(context, connection, user_id, groups=_left(connection, user_id, now), now=now)
+        return
     connection.execute(delete(user_groups).where(user_groups.c.user_id == user_id))
     rows = [
         {"user_id": user_id, "group_name": name, "expires_at": now + lasting} for name in groups
@@ -56,11 +73,15 @@ def expire_groups(context: Context) -> int:
     for user_id in found:
         with context.database.write() as connection:
             lock_users(connection, [user_id])
-            its = user_groups.c.user_id == user_id
-            connection.execute(delete(user_groups).where(its, over))
-            left = connection.scalars(select(user_groups.c.group_name).where(its)).all()
-            _apply(context, connection, user_id, groups=left, now=now)
+            connection.execute(delete(user_groups).where(user_groups.c.user_id == user_id, over))
+            _apply(context, connection, user_id, groups=_left(connection, user_id, now), now=now)
     return len(found)
+
+
+def _left(connection: Connection, user_id: str, now: datetime) -> Sequence[str]:
+    """Return the groups of a user that have not expired."""
+    its = (user_groups.c.user_id == user_id) & (user_groups.c.expires_at > now)
+    return connection.scalars(select(user_groups.c.group_name).where(its)).all()
 
 
 def have_role(connection: Connection, settings: Settings, groups: Sequence[str]) -> bool:
@@ -97,5 +118,6 @@ def _apply(
         role = cluster_role(context.settings, groups)
         its = update(users).where(users.c.id == user_id, users.c.role != role)
         if connection.execute(its.values(role=role)).rowcount:
+            logger.info("the groups of user %s give the role %s in the cluster", user_id, role)
             end_beyond_role(connection, user_id, role, now=now)
     end_forbidden_commands(connection, now, user_id=user_id)

@@ -6,12 +6,12 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from functools import partial
 from typing import Any, ClassVar
 
 from pydantic import TypeAdapter, ValidationError
-from sqlalchemy import Connection, Table, insert, or_, select, update
+from sqlalchemy import Connection, Table, delete, insert, or_, select, update
 
+from server.api.auth.endings import end_sessions, end_tokens
 from server.api.auth.principals import IS_ACTIVE, lock_users
 from server.api.auth.service import RESERVED_NAMES
 from server.api.auth.tokens import make_secret
@@ -20,12 +20,16 @@ from server.api.sso.groups import KEPT_UNREFRESHED, KEPT_WITHOUT_TOKEN, have_rol
 from server.api.sso.issuer import IssuedPerson, Issuer
 from server.core.context import Context
 from server.core.database.rows import TypedRow
+from server.core.database.tables import tokens
 from server.core.people.identity_tables import REFRESH_TOKEN, identities
-from server.core.people.user_tables import users
+from server.core.people.user_tables import sessions, users
 from trainyard.protocol.user_accounts.views import ClusterRole, Email, UserState
 
 REFRESH_PAUSE = timedelta(minutes=30)
 """Time from one refresh of a person's groups to the next."""
+LOGIN_WITHOUT_TOKEN = timedelta(hours=12)
+"""Lifetime of a session without a refresh token: the server cannot learn that the person has left.
+"""
 MAX_NAME = 64
 MAX_NUMBER = 20
 """Largest number that is added to a taken name; after that, the addition is random."""
@@ -91,20 +95,45 @@ def link_user(
 
 
 def note_login(
-    context: Context, connection: Connection, issuer: Issuer, *, user_id: str, person: IssuedPerson
-) -> None:
-    """Store the groups and the refresh token of a person who has logged in."""
-    now, token = context.now(), person.refresh_token
-    seal = partial(context.secrets.seal_text, purpose=REFRESH_TOKEN)
-    its = (identities.c.issuer == issuer.url) & (identities.c.subject == person.subject)
-    values = {
-        "refresh_token": None if token is None else seal(token),
-        "refresh_at": None if token is None else now + REFRESH_PAUSE,
-        "groups_at": now,
-    }
+    context: Context, connection: Connection, *, user_id: str, person: IssuedPerson
+) -> bool:
+    """Store the groups and the refresh token of a person who has logged in.
+
+    Tokens that were suspended count again. Return whether the server has a refresh token, so that
+    it can learn that the person has left.
+    """
+    now, its = context.now(), identities.c.user_id == user_id
+    values: dict[str, Any] = {"groups_at": now}
+    if person.refresh_token is not None:  # without a new one, the former one may still be valid
+        values["refresh_token"] = context.secrets.seal_text(
+            person.refresh_token, purpose=REFRESH_TOKEN
+        )
+        values["refresh_at"] = now + REFRESH_PAUSE
     connection.execute(update(identities).where(its).values(values))
-    lasting = KEPT_WITHOUT_TOKEN if token is None else KEPT_UNREFRESHED
+    stored = connection.scalar(select(identities.c.refresh_token).where(its))
+    theirs = (tokens.c.user_id == user_id) & tokens.c.by_issuer
+    connection.execute(update(tokens).where(theirs).values(suspended_at=None))
+    if stored is None:
+        ends_at = now + LOGIN_WITHOUT_TOKEN
+        longer = update(tokens).where(theirs, tokens.c.expires_at > ends_at)
+        connection.execute(longer.values(expires_at=ends_at))
+    lasting = KEPT_WITHOUT_TOKEN if stored is None else KEPT_UNREFRESHED
     store_groups(context, connection, user_id, groups=person.groups, lasting=lasting)
+    return stored is not None
+
+
+def unlink(context: Context, connection: Connection, user_id: str) -> bool:
+    """Remove the identity of a user, whom the caller has locked; return whether there was one.
+
+    What came with the identity ends: sessions, tokens, and roles of groups.
+    """
+    its, now = identities.c.user_id == user_id, context.now()
+    if not connection.execute(delete(identities).where(its)).rowcount:
+        return False
+    end_tokens(connection, (tokens.c.user_id == user_id) & tokens.c.by_issuer, now)
+    end_sessions(connection, (sessions.c.user_id == user_id) & sessions.c.by_issuer)
+    store_groups(context, connection, user_id, groups=(), lasting=KEPT_UNREFRESHED)
+    return True
 
 
 def legal_name(claims: Mapping[str, Any]) -> str:
@@ -132,7 +161,7 @@ def _user_of(connection: Connection, issuer: str, subject: str) -> str | None:
 
 def _check_sign_up(context: Context, connection: Connection, person: IssuedPerson) -> None:
     rule = context.settings.oidc_sign_up
-    in_group = rule == "groups" and have_role(connection, context.settings, person.groups)
+    in_group = rule == "groups" and have_role(connection, context.settings, person.groups or ())
     if rule != "anyone" and not in_group:
         detail = f"TRAINYARD_OIDC_SIGN_UP={rule}, and {person.subject!r} has no user"
         raise LoginError(LoginFault.SIGN_UP, detail)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 from urllib.parse import quote
@@ -13,29 +13,28 @@ from authlib.common.errors import AuthlibBaseError
 from authlib.oauth2.client import OAuth2Client
 from authlib.oidc.discovery import get_well_known_url
 from joserfc.errors import JoseError
-from joserfc.jwk import JWKRegistry, Key, KeySet
+from joserfc.jwk import Key, KeySet
 from joserfc.jws import extract_compact
 from pydantic import AfterValidator, BaseModel, ValidationError
 
-from server.api.sso.claims import check_id_token, check_logout_token, decoded, groups_in
-from server.api.sso.faults import GrantEndedError, LoginError, LoginFault
+from server.api.sso.claims import (
+    check_id_token,
+    check_logout_token,
+    decoded,
+    groups_in,
+    is_subject,
+)
+from server.api.sso.faults import MALFORMED, GrantEndedError, LoginError, LoginFault
 from server.api.sso.issuer_calls import IssuerCalls
+from server.api.sso.issuer_keys import DOWN_SECONDS, METADATA_SECONDS, IssuerKeys
 from server.core.context import Context
-from trainyard.base.loopback import is_secure_url
+from trainyard.base.loopback import is_secure_url, uses_tls
 
-METADATA_SECONDS = 3600.0
-"""Time for which metadata and keys are used without a new request, in seconds. A withdrawn key is
-trusted for at most this time."""
-KEYS_PAUSE_SECONDS = 60.0
-"""Minimum time between two requests for keys because of an unknown key, in seconds."""
-DOWN_SECONDS = 5.0
-"""Time after a failed request for metadata in which logins fail without a new one, in seconds."""
-MAX_KEYS = 100
 MAX_SESSION = 200
 """Maximum length of the issuer's id of a session, in characters; a longer id is ignored."""
 CALLBACK_PATH = "/api/v1/auth/oidc/callback"
 
-_REFUSALS = (AuthlibBaseError, httpx.HTTPStatusError, ValueError, TypeError)
+_REFUSALS = (AuthlibBaseError, httpx.HTTPStatusError, *MALFORMED)
 """Errors of Authlib for a reply that is no token."""
 
 
@@ -46,6 +45,13 @@ def _secure(url: str) -> str:
 
 
 Endpoint = Annotated[str, AfterValidator(_secure)]
+_ENDPOINTS = (
+    "authorization_endpoint",
+    "token_endpoint",
+    "jwks_uri",
+    "userinfo_endpoint",
+    "end_session_endpoint",
+)
 
 
 class IssuerMetadata(BaseModel):
@@ -60,6 +66,19 @@ class IssuerMetadata(BaseModel):
     token_endpoint_auth_methods_supported: tuple[str, ...] = ("client_secret_basic",)
     authorization_response_iss_parameter_supported: bool = False
 
+    def check_endpoints(self) -> None:
+        """Check that only an issuer on this machine has endpoints without https.
+
+        Raises:
+            LoginError: an issuer with https has an endpoint without.
+        """
+        if not uses_tls(self.issuer):
+            return
+        endpoints = self.model_dump(include={*_ENDPOINTS})
+        plain = [name for name, url in endpoints.items() if url is not None and not uses_tls(url)]
+        if plain:
+            raise LoginError(LoginFault.INVALID, f"metadata: {', '.join(plain)} have no https")
+
 
 @dataclass(frozen=True)
 class IssuedPerson:
@@ -68,7 +87,8 @@ class IssuedPerson:
     subject: str
     claims: Mapping[str, Any] = field(repr=False)
     """Claims of the ID token, and of the user info for claims that the ID token lacks."""
-    groups: tuple[str, ...]
+    groups: tuple[str, ...] | None
+    """Groups of the person; None if the issuer gave no claim for them."""
     refresh_token: str | None = field(repr=False)
     session: str | None
     """The issuer's id of its session (`sid`)."""
@@ -97,10 +117,10 @@ class Issuer:
         self._secret = settings.oidc_client_secret()
         self._context = context
         self._calls = IssuerCalls()
-        self._lock, self._keys_lock = threading.Lock(), threading.Lock()
+        self._lock = threading.Lock()
         self._metadata: IssuerMetadata | None = None
-        self._metadata_at = self._keys_at = self._down_until = float("-inf")
-        self._keys: list[Key] = []
+        self._metadata_at = self._down_until = float("-inf")
+        self._keys = IssuerKeys(self._calls, self._now)
 
     @property
     def callback_url(self) -> str:
@@ -122,8 +142,9 @@ class Issuer:
         try:
             found = self._read_metadata()
         except LoginError as error:
-            if error.fault is LoginFault.ISSUER_DOWN:
-                self._down_until = self._now() + DOWN_SECONDS
+            if error.fault is not LoginFault.BUSY:  # busy: the issuer got no request
+                with self._lock:
+                    self._down_until = self._now() + DOWN_SECONDS
             raise
         with self._lock:
             self._metadata, self._metadata_at = found, now
@@ -237,8 +258,8 @@ class Issuer:
             subject=claims["sub"],
             claims=claims,
             groups=groups_in(claims, self._context.settings.oidc_groups_claim),
-            refresh_token=given if isinstance(given, str) and given else None,
-            session=session if isinstance(session, str) and len(session) <= MAX_SESSION else None,
+            refresh_token=given if _is_text(given) else None,
+            session=str(session) if is_subject(session, longest=MAX_SESSION) else None,
         )
 
     def _checked(self, token: str, *, nonce: str | None) -> Mapping[str, Any]:
@@ -256,31 +277,16 @@ class Issuer:
         """Return the claims of a token with a valid signature of the issuer."""
         try:
             header = extract_compact(token.encode()).headers()
-        except (JoseError, ValueError, TypeError, KeyError) as error:
+        except (JoseError, *MALFORMED) as error:
             raise LoginError(LoginFault.INVALID, f"the token cannot be read: {error!r}") from None
-        return decoded(token, self._keys_for(header.get("kid")))
-
-    def _keys_for(self, kid: object) -> KeySet:
-        """Return the keys that may have signed; they are read again if the key is unknown."""
-        url = self.metadata().jwks_uri
-        with self._keys_lock:  # concurrent logins wait for the keys that one of them reads
-            age = self._now() - self._keys_at
-            is_known = kid is None or any(key.kid == kid for key in self._keys)
-            if age >= (METADATA_SECONDS if is_known else KEYS_PAUSE_SECONDS):
-                self._keys = self._read_keys(url)
-                self._keys_at = self._now()
-            found = self._keys
-        return KeySet([key for key in found if kid is None or key.kid == kid])
-
-    def _read_keys(self, url: str) -> list[Key]:
-        listed = self._calls.get(url).get("keys")
-        found = []
-        for data in (listed if isinstance(listed, list) else [])[:MAX_KEYS]:
-            try:
-                found.append(JWKRegistry.import_key(data))
-            except (JoseError, ValueError, TypeError, KeyError):
-                continue  # of a kind that this client does not use
-        return found
+        keys, kid = self._keys.present(self.metadata().jwks_uri), header.get("kid")
+        try:
+            return decoded(token, _with_id(keys, kid))
+        except LoginError:
+            newer = self._keys.newer(self.metadata().jwks_uri, keys)
+            if newer is keys:
+                raise
+            return decoded(token, _with_id(newer, kid))
 
     def _read_metadata(self) -> IssuerMetadata:
         reply = self._calls.get(get_well_known_url(self.url, external=True))
@@ -292,6 +298,7 @@ class Issuer:
         if found.issuer != self.url:
             detail = f"metadata: issuer={found.issuer!r}, not {self.url!r} of TRAINYARD_OIDC_ISSUER"
             raise LoginError(LoginFault.INVALID, detail)
+        found.check_endpoints()
         return found
 
     def _oauth(self) -> OAuth2Client:
@@ -322,8 +329,18 @@ class Issuer:
         return self._context.clock.monotonic()
 
 
+def _with_id(keys: Sequence[Key], kid: object) -> KeySet:
+    """Return the keys that may have signed a token: all of them if the token names no key."""
+    return KeySet([key for key in keys if kid is None or key.kid == kid])
+
+
 def _text_in(reply: Mapping[str, Any], name: str) -> str:
     found = reply.get(name)
-    if not isinstance(found, str) or not found:
+    if not _is_text(found):
         raise LoginError(LoginFault.INVALID, f"the token response has no {name}")
-    return found
+    return str(found)
+
+
+def _is_text(given: object) -> bool:
+    """Return whether a value can be a token: printable ASCII (RFC 6749, A.12 and A.17)."""
+    return isinstance(given, str) and given != "" and given.isascii() and given.isprintable()

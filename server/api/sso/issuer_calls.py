@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
-import time
 from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Any
@@ -13,7 +13,7 @@ from urllib.parse import urlencode
 import httpx
 
 from server.api.sso.faults import LoginError, LoginFault
-from trainyard.outside.http_client import http_client
+from trainyard.outside.http_client import async_http_client
 from trainyard.outside.proxies import ProxyError
 
 MAX_BYTES = 512 * 1024
@@ -71,28 +71,30 @@ class IssuerCalls:
         with ExitStack() as held:
             held.callback(self._free.release)
             try:
-                return self._read(method, url, headers=headers, body=body)
+                return asyncio.run(self._read(method, url, headers=headers, body=body))
+            except TimeoutError:
+                detail = f"{url} took more than {CALL_SECONDS:.0f} seconds"
+                raise LoginError(LoginFault.ISSUER_DOWN, detail) from None
             except (httpx.HTTPError, httpx.InvalidURL, ProxyError) as error:
                 raise LoginError(LoginFault.ISSUER_DOWN, f"{url}: {error!r}") from None
 
-    def _read(
+    async def _read(
         self, method: str, url: str, *, headers: Mapping[str, str], body: str | None
     ) -> httpx.Response:
-        until, parts, size = time.monotonic() + CALL_SECONDS, [], 0
+        parts, size = list[bytes](), 0
         # Raw bytes without compression: a small response could otherwise unpack to a huge one.
         sent = {"accept": "application/json", **headers, "accept-encoding": "identity"}
-        with (
-            http_client(url, verify=self._certificates, timeout=READ_SECONDS) as client,
+        # A coroutine, because only that ends in time while the issuer sends its headers slowly.
+        async with (
+            asyncio.timeout(CALL_SECONDS),
+            async_http_client(url, verify=self._certificates, timeout=READ_SECONDS) as client,
             client.stream(method, url, headers=sent, content=body) as response,
         ):
-            for part in response.iter_raw():
+            async for part in response.aiter_raw():
                 size += len(part)
                 if size > MAX_BYTES:
                     detail = f"the response of {url} is over the limit of {MAX_BYTES:,} bytes"
                     raise LoginError(LoginFault.INVALID, detail)
-                if time.monotonic() > until:
-                    detail = f"{url} took more than {CALL_SECONDS:.0f} seconds"
-                    raise LoginError(LoginFault.ISSUER_DOWN, detail)
                 parts.append(part)
         request = httpx.Request(method, url)
         return httpx.Response(response.status_code, content=b"".join(parts), request=request)

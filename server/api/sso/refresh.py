@@ -10,7 +10,7 @@ from functools import partial
 
 from sqlalchemy import ColumnElement, Connection, Select, exists, select, update
 
-from server.api.auth.endings import end_sessions, end_tokens
+from server.api.auth.endings import end_invitations, end_sessions, suspend_tokens
 from server.api.auth.principals import IS_ACTIVE, lock_users
 from server.api.sso.faults import GrantEndedError, LoginError
 from server.api.sso.groups import KEPT_UNREFRESHED, expire_groups, store_groups
@@ -20,7 +20,8 @@ from server.core.context import Context
 from server.core.database.tables import tokens
 from server.core.isolation import Isolation
 from server.core.people.identity_tables import REFRESH_TOKEN, identities
-from server.core.people.user_tables import sessions, users
+from server.core.people.user_tables import invitations, sessions, users
+from server.core.secrets import KeyFileError
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +52,11 @@ class GroupKeeper:
         self._thread.start()
 
     def expire(self) -> int:
-        """Remove expired groups; return the number of their users."""
+        """Remove expired groups; return the number of their users.
+
+        Persons of another issuer count as left: the settings have changed.
+        """
+        leave_other_issuers(self._context)
         return expire_groups(self._context)
 
 
@@ -60,7 +65,12 @@ def refresh_due(context: Context, issuer: Issuer) -> int:
     now = context.now()
     with context.database.write() as connection:
         query = _due(issuer, now).order_by(identities.c.refresh_at, identities.c.subject)
-        subjects = connection.scalars(query.limit(BATCH)).all()
+        first = query.limit(BATCH).subquery()
+        # Locked in the order of `rotate` of the keys, so that the two do not deadlock.
+        some = select(identities.c.subject).where(
+            identities.c.issuer == issuer.url, identities.c.subject.in_(select(first.c.subject))
+        )
+        subjects = connection.scalars(some.order_by(identities.c.user_id).with_for_update()).all()
         # First, so that no other refresh uses the same token: most issuers accept one only once.
         its = (identities.c.issuer == issuer.url) & identities.c.subject.in_(subjects)
         later = update(identities).where(its).values(refresh_at=now + REFRESH_PAUSE)
@@ -74,6 +84,24 @@ def refresh_due(context: Context, issuer: Issuer) -> int:
 
     with ThreadPoolExecutor(THREADS, "groups") as pool:
         list(pool.map(refresh, found))
+    return len(found)
+
+
+def leave_other_issuers(context: Context) -> int:
+    """End what came from issuers that the settings no longer name; return the number of persons.
+
+    At most `BATCH` persons a call. Without a refresh token, what they have ends in time anyway.
+    """
+    query = StoredIdentity.select().where(
+        identities.c.issuer != (context.settings.oidc_issuer or ""),
+        identities.c.refresh_at.is_not(None),
+    )
+    with context.database.read() as connection:
+        found = StoredIdentity.all(connection, query.limit(BATCH))
+    for identity in found:
+        with context.database.write() as connection:
+            if _hold(connection, identity):
+                _leave(context, connection, identity)
     return len(found)
 
 
@@ -91,17 +119,13 @@ def _due(issuer: Issuer, now: datetime) -> Select[str]:
 
 
 def _refresh(context: Context, issuer: Issuer, identity: StoredIdentity) -> None:
-    sealed = identity.refresh_token
-    token = None if sealed is None else context.secrets.open_text(sealed, purpose=REFRESH_TOKEN)
     try:
-        if token is None:  # no key of the file decrypts it
-            raise GrantEndedError
-        person = issuer.refreshed(token, subject=identity.subject)
+        person = issuer.refreshed(_token_of(context, identity), subject=identity.subject)
     except GrantEndedError:
         with context.database.write() as connection:
             if _hold(connection, identity):
                 _leave(context, connection, identity)
-    except LoginError as error:
+    except (LoginError, KeyFileError) as error:
         logger.warning("groups of user %s: %s", identity.user_id, error.detail)
         retry = {"refresh_at": context.now() + RETRY_PAUSE}
         with context.database.write() as connection:
@@ -111,6 +135,19 @@ def _refresh(context: Context, issuer: Issuer, identity: StoredIdentity) -> None
         with context.database.write() as connection:
             if _hold(connection, identity):
                 _store(context, connection, identity, person=person)
+
+
+def _token_of(context: Context, identity: StoredIdentity) -> str:
+    """Return the refresh token of an identity.
+
+    Raises:
+        KeyFileError: the key file is missing or damaged, or none of its keys decrypts the token.
+    """
+    sealed = identity.refresh_token or ""
+    token = context.secrets.open_text(sealed, purpose=REFRESH_TOKEN)
+    if token is None:
+        raise KeyFileError("no key of the file decrypts the refresh token")
+    return token
 
 
 def _hold(connection: Connection, identity: StoredIdentity) -> bool:
@@ -140,12 +177,17 @@ def _store(
 
 
 def _leave(context: Context, connection: Connection, identity: StoredIdentity) -> None:
-    """End what came from the issuer: groups, and sessions and tokens of its logins."""
+    """End what came from the issuer: groups, and sessions of its logins.
+
+    Tokens only stop counting, because a lost reply of the issuer has the same effect: with the next
+    login they count again.
+    """
     ended = {"refresh_token": None, "refresh_at": None, "groups_at": context.now()}
     connection.execute(update(identities).where(_is(identity)).values(ended))
     of_user, now = identity.user_id, context.now()
-    end_tokens(connection, (tokens.c.user_id == of_user) & tokens.c.by_issuer, now)
+    suspend_tokens(connection, (tokens.c.user_id == of_user) & tokens.c.by_issuer, now)
     end_sessions(connection, (sessions.c.user_id == of_user) & sessions.c.by_issuer)
+    end_invitations(connection, invitations.c.maker_id == of_user, now)
     store_groups(context, connection, of_user, groups=(), lasting=KEPT_UNREFRESHED)
     logger.info("the issuer ended the grant of user %s: its logins have ended", of_user)
 

@@ -104,7 +104,7 @@ def patch_limits(
 )
 def list_groups(
     context: ServerContext,
-    principal: ProjectsRead,
+    principal: JobsRead,
     name: ProjectName,
     page: Annotated[PageRequest[str], Depends(page_by("groups", str, GROUP_NAME))],
 ) -> Response:

@@ -91,12 +91,13 @@ def list_groups(
 
     Raises:
         NotFoundError: no project has this name, or the caller does not see it.
+        ForbiddenError: the caller has no role in the project; an operator sees its quotas alone.
     """
     query = GroupRole.select().where(group_roles.c.project == project)
     if after is not None:
         query = query.where(group_roles.c.group_name > after)
     with context.database.read() as connection:
-        check_visible(connection, project, scope=scope, permission=Permission.PROJECTS_READ)
+        check_visible(connection, project, scope=scope, permission=Permission.JOBS_READ)
         ordered = query.order_by(group_roles.c.group_name).limit(limit)
         rows = GroupRole.all(connection, ordered)
     return [GroupView(**row.values_for(GroupView)) for row in rows]

@@ -6,7 +6,7 @@ a token either finds the new role (`hold_token`), or is found by the change.
 
 from __future__ import annotations
 
-from sqlalchemy import Connection, and_, delete, func, select, update
+from sqlalchemy import Connection, and_, delete, func, or_, select, update
 
 from server.api.accounts.service_accounts import create_account, end_accounts, one_account
 from server.api.auth.endings import end_forbidden_commands
@@ -158,14 +158,15 @@ def set_group(
         check_visible(connection, project, scope=actor.scope, permission=Permission.MEMBERS_WRITE)
         if role is not None:
             check_gives(actor.scope, role, project)
-        lock_project(connection, project, changes=True)
-        before = role_of_group(connection, project, group)
-        if before == role:
+        if role_of_group(connection, project, group) == role:
             return
         of_group = select(user_groups.c.user_id).where(user_groups.c.group_name == group)
-        persons = select(users.c.id).where(users.c.id.in_(of_group)).order_by(users.c.id)
-        connection.execute(persons.with_for_update()).all()
+        persons = or_(users.c.id.in_(of_group), users.c.id == actor.user_id)
+        locked = select(users.c.id).where(persons).order_by(users.c.id)
+        connection.execute(locked.with_for_update()).all()
         _hold(context, connection, project, actor=actor)
+        lock_project(connection, project)
+        before = role_of_group(connection, project, group)
         its = (group_roles.c.project == project) & (group_roles.c.group_name == group)
         if role is None:
             connection.execute(delete(group_roles).where(its))

@@ -361,6 +361,8 @@ tokens = Table(
     Column("maker_token_id", ID, index=True),  # token that made this one; NULL after a password
     # Made after a login through the issuer; it ends when the issuer ends the person's access.
     Column("by_issuer", Boolean, nullable=False, server_default=false()),
+    # Set while the issuer confirms the person no more; the token then does not count.
+    Column("suspended_at", UtcDateTime),
     Index(None, "user_id", "id"),
 )
 

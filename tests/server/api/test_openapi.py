@@ -53,7 +53,7 @@ def test_no_endpoint_works_on_the_event_loop(app: FastAPI) -> None:
         *("/healthz", "/api/v1/stream", "/api/v1/goodput", "/api/v1/workers/messages"),
         *("/api/v1/auth/session", "/api/v1/auth/token"),
         *("/api/v1/auth/password", "/api/v1/auth/invitation"),
-        "/api/v1/auth/oidc/backchannel-logout",
+        *("/api/v1/auth/oidc/backchannel-logout", "/api/v1/auth/oidc/link"),
         "/api/v1/packs",
         "/api/v1/workers/attempts/{attempt_id}/artifacts/{digest}",
         "/api/v1/jobs/{job_id}/shells/{shell_id}/output",

@@ -14,6 +14,7 @@ GOOD: dict[str, Any] = {
     "oidc_client_id": "trainyard",
     "public_url": "https://trainyard.example.org",
 }
+ALONE = {"oidc_issuer": None, "oidc_client_id": None}
 
 
 def test_good_settings() -> None:
@@ -41,6 +42,10 @@ def test_good_settings() -> None:
         ({"public_url": "http://trainyard.example.org"}, "TRAINYARD_PUBLIC_URL"),
         ({"oidc_scopes": "profile email"}, "TRAINYARD_OIDC_SCOPES"),
         ({"oidc_sign_up": "everyone"}, "TRAINYARD_OIDC_SIGN_UP"),
+        ({"oidc_admin_group": ""}, "TRAINYARD_OIDC_ADMIN_GROUP"),
+        ({"oidc_operator_group": ""}, "TRAINYARD_OIDC_OPERATOR_GROUP"),
+        (ALONE | {"oidc_admin_group": "a"}, "TRAINYARD_OIDC_ADMIN_GROUP"),
+        (ALONE | {"oidc_operator_group": "a"}, "TRAINYARD_OIDC_OPERATOR_GROUP"),
         ({"oidc_name": ""}, "TRAINYARD_OIDC_NAME"),
         ({"oidc_client_secret_file": "/no/such/file"}, "TRAINYARD_OIDC_CLIENT_SECRET_FILE"),
     ],

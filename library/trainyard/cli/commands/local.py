@@ -17,7 +17,7 @@ from trainyard.base.loopback import is_loopback
 from trainyard.base.names import default_node_name
 from trainyard.cli.output import write_text
 from trainyard.client import settings
-from trainyard.client.errors import ApiError, UsageError
+from trainyard.client.errors import ApiError, ConnectionFailedError, NotFoundError, UsageError
 from trainyard.client.sdk import Client
 from trainyard.client.settings import Connection, resolve, save
 from trainyard.protocol.rest.access import SessionView
@@ -27,6 +27,8 @@ MAX_HOST = 40
 """Maximum length of the host's part in the name of a token, in characters."""
 MAX_LOGIN_HOST = 100
 """Maximum length of the name of this machine in a login by a code, in characters."""
+PASSING = (429, 502, 503, 504)
+"""Statuses of failures that pass: the login goes on."""
 
 Profile = Annotated[
     str | None,
@@ -143,7 +145,11 @@ def _device_token(address: str) -> str:
         UsageError: the person denied the login, or did not approve it in time.
     """
     with Client(address) as yard:
-        begun = yard.begin_device_login(default_node_name(socket.gethostname())[:MAX_LOGIN_HOST])
+        try:
+            host = default_node_name(socket.gethostname())[:MAX_LOGIN_HOST]
+            begun = yard.begin_device_login(host)
+        except NotFoundError:  # a server of an earlier release
+            return _token_of_input()
         typer.echo(f"Open {begun.verification_uri_complete}\nand approve the code", err=True)
         typer.echo(f"\n    {begun.user_code}\n", err=True)
         until, pause = time.monotonic() + begun.expires_in, float(begun.interval)
@@ -151,13 +157,15 @@ def _device_token(address: str) -> str:
             time.sleep(pause)
             try:
                 return yard.device_token(begun.device_code).secret or ""
+            except ConnectionFailedError:
+                continue  # the server starts again, or the network is away for a moment
             except ApiError as error:
                 code = error.problem.type.rpartition("/")[2]
                 if code == "slow_down":
                     pause += begun.interval
                 elif code == "access_denied":
                     raise UsageError("the login was denied in the browser") from None
-                elif code != "authorization_pending":
+                elif code != "authorization_pending" and error.status not in PASSING:
                     raise
     raise UsageError("the login was not approved in time", remedy="Run `trainyard login` again.")
 

@@ -21,8 +21,8 @@ class DeviceRequest(SpecModel):
     scopes: Annotated[tuple[Permission, ...], Field(min_length=1)] | None = None
     """Permissions of the token, each once. Null gives every permission of the user except
     `sources:write`, `tokens:admin` and `users:admin`."""
-    expires_in_seconds: Annotated[int, Field(ge=60, le=365 * DAY)] = 30 * DAY
-    """Lifetime of the token; 30 days by default."""
+    expires_in_seconds: Annotated[int, Field(ge=60, le=30 * DAY)] = 30 * DAY
+    """Lifetime of the token; 30 days by default, and at most."""
 
 
 class DeviceLogin(RecordModel):

@@ -9,6 +9,7 @@ from pydantic import Field
 
 from trainyard.base.model_base import RecordModel, SpecModel
 from trainyard.protocol.rest.projects import ProjectRole
+from trainyard.protocol.user_accounts.views import GivenPassword
 
 GROUP_NAME = r"^[^\x00-\x1f\x7f]{1,200}$"
 GroupName = Annotated[str, Field(pattern=GROUP_NAME)]
@@ -20,6 +21,13 @@ class IssuerPage(RecordModel):
 
     url: str
     """Address of the page."""
+
+
+class LinkRequest(SpecModel):
+    """Body of a request that links the caller's user to the issuer."""
+
+    password: GivenPassword | None = None
+    """Present password of the user; null only for a user without one."""
 
 
 class LogoutPage(RecordModel):

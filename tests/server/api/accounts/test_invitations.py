@@ -29,6 +29,7 @@ def test_an_invited_user_sets_a_password_and_logs_in(
         "role": "user",
         "email": "ada@example.org",
         "has_password": True,
+        "issuer": None,
     }
     again = anonymous.post(f"{API}/auth/invitation", json=body, headers=ORIGIN)
     assert again.status_code == 401

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from cryptography.fernet import Fernet
 from fastapi import FastAPI
-from sqlalchemy import func, select
+from sqlalchemy import func, select, update
 
 from server.api.sso.faults import GrantEndedError
 from server.api.sso.groups import expire_groups
@@ -25,6 +26,7 @@ from tests.server.api.sso.issuers import (
     Person,
     ShiftedClock,
     TestIssuer,
+    with_query,
 )
 from tests.server.members import OURS, THEIRS, add_projects
 
@@ -116,6 +118,23 @@ def test_a_removed_group_loses_the_role_at_the_next_refresh(
     assert ada.projects() == {OURS: "member"}
 
 
+def test_a_reply_without_groups_ends_roles_within_an_hour(
+    person: Persons, real_issuer: TestIssuer, context: Context, issuer: Issuer, clock: ShiftedClock
+) -> None:
+    """Issuers may omit an empty claim, and a claim that a changed configuration no longer has."""
+    ada = person("ada", groups=["/research/vision"])
+    ada.log_in()
+    real_issuer.put("ada", preferred_username="ada")
+    clock.advance(HALF_HOUR)
+    assert refresh_due(context, issuer) == 1
+    assert ada.projects() == {OURS: "member"}, "one reply without the claim may be a fault"
+    clock.advance(HALF_HOUR)
+    assert ada.projects() == {}
+    assert refresh_due(context, issuer) == 1
+    assert ada.projects() == {}, "further replies do not prolong them"
+    assert ada.is_logged_in()
+
+
 def test_a_person_who_has_left_loses_sessions_and_tokens(
     person: Persons,
     real_issuer: TestIssuer,
@@ -141,6 +160,13 @@ def test_a_person_who_has_left_loses_sessions_and_tokens(
     assert bob.is_logged_in()
     found = [client.get(f"{API}/projects", headers=each).status_code for each in headers]
     assert found == [401, 200, 401], "also a token that another token made"
+    real_issuer.put("ada", preferred_username="ada", groups=["/research/vision"])
+    ada.log_in()
+    found = [client.get(f"{API}/projects", headers=each).status_code for each in headers]
+    assert found == [200, 200, 200], "a lost reply of the issuer costs a login, no tokens"
+    real_issuer.remove("ada")
+    clock.advance(HALF_HOUR)
+    assert refresh_due(context, issuer) == 2
     with context.database.read() as connection:
         left = select(func.count()).select_from(user_groups)
         assert connection.scalar(left.where(user_groups.c.group_name == "/research/vision")) == 0
@@ -221,6 +247,65 @@ def test_the_keeper_refreshes_in_a_thread(
     assert keeper.expire() == 0
 
 
+def test_a_wrong_key_file_ends_nothing(
+    person: Persons, context: Context, issuer: Issuer, clock: ShiftedClock
+) -> None:
+    ada = person("ada", groups=["/research/vision"])
+    ada.log_in()
+    file, other = context.settings.key_file, Fernet.generate_key()
+    right = file.read_bytes()
+    clock.advance(HALF_HOUR)
+    file.write_bytes(other + b"\n")
+    assert refresh_due(context, issuer) == 1
+    assert ada.is_logged_in()
+    assert ada.projects() == {OURS: "member"}
+    file.write_bytes(right)
+    clock.advance(301)
+    assert refresh_due(context, issuer) == 1, "it is tried again soon"
+    assert ada.is_logged_in()
+
+
+def test_a_login_without_refresh_token_keeps_the_former_one(
+    person: Persons, real_issuer: TestIssuer, context: Context, issuer: Issuer, clock: ShiftedClock
+) -> None:
+    ada = person("ada", groups=["/research/vision"])
+    ada.log_in()
+    page = ada.begin()
+    ada.end(ada.confirm(with_query(page, scope="openid profile groups", prompt=None)))
+    real_issuer.remove("ada")
+    clock.advance(HALF_HOUR)
+    assert refresh_due(context, issuer) == 1
+    assert not ada.is_logged_in()
+
+
+def test_a_reply_without_the_claim_keeps_groups_for_a_day(
+    person: Persons, real_issuer: TestIssuer, context: Context, issuer: Issuer, clock: ShiftedClock
+) -> None:
+    ada = person("ada", groups=["/research/vision", "operators"])
+    ada.log_in()
+    real_issuer.put("ada", preferred_username="ada")
+    clock.advance(HALF_HOUR)
+    assert refresh_due(context, issuer) == 1
+    assert ada.projects()[OURS] == "member"
+    assert ada.session()["user"]["role"] == "operator"
+    clock.advance(DAY)
+    assert refresh_due(context, issuer) == 1
+    assert ada.session()["user"]["role"] == "user"
+
+
+def test_persons_of_another_issuer_have_left(
+    person: Persons, context: Context, app: FastAPI
+) -> None:
+    ada = person("ada", groups=["/research/vision"])
+    ada.log_in()
+    moved = update(identities).values(issuer="https://former.example.org")
+    with context.database.write() as connection:
+        connection.execute(moved)
+    GroupKeeper(context).expire()
+    assert not ada.is_logged_in()
+    del app
+
+
 class TestWithoutRefreshToken:
     """An issuer that gives no refresh token."""
 
@@ -244,6 +329,8 @@ class TestWithoutRefreshToken:
     def test_a_session_ends_after_twelve_hours(self, person: Persons, clock: ShiftedClock) -> None:
         ada = person("ada", groups=["/research/vision"])
         ada.log_in()
+        made = ada.browser.post(f"{API}/tokens", json={"name": "x"}, headers=ORIGIN).json()
+        assert made["expires_at"] == ada.session()["expires_at"], "a token does not outlive it"
         clock.advance(12 * 3600 - 60)
         assert ada.is_logged_in()
         clock.advance(61)

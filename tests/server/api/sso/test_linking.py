@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
 from fastapi import FastAPI
 from sqlalchemy import select
 
@@ -14,6 +15,7 @@ from tests.server.api.in_process import TestClient
 from tests.server.api.sso.issuers import API, OIDC, ORIGIN, Person
 
 Persons = Callable[..., Person]
+GIVEN = {"password": "correct horse battery"}
 
 
 def test_a_user_links_the_own_identity(
@@ -21,7 +23,7 @@ def test_a_user_links_the_own_identity(
 ) -> None:
     ada = person("ada-at-issuer")
     user_id = password_user(ada, admin, "ada")
-    begun = ada.browser.post(f"{OIDC}/link", headers=ORIGIN)
+    begun = ada.browser.post(f"{OIDC}/link", json=GIVEN, headers=ORIGIN)
     assert begun.status_code == 200, begun.text
     assert ada.end(ada.confirm(begun.json()["url"])) == "/profile"
     assert ada.session()["kind"] == "password", "the session goes on"
@@ -38,7 +40,7 @@ def test_a_taken_identity_is_not_linked_again(person: Persons, admin: TestClient
     owner.log_in()
     thief = person("thief")
     password_user(thief, admin, "bob")
-    begun = thief.browser.post(f"{OIDC}/link", headers=ORIGIN)
+    begun = thief.browser.post(f"{OIDC}/link", json=GIVEN, headers=ORIGIN)
     address = thief.confirm(begun.json()["url"], person="shared")
     assert thief.end(address) == "/profile?error=taken"
 
@@ -48,7 +50,7 @@ def test_an_identity_is_not_linked_after_the_session_has_ended(
 ) -> None:
     ada = person("late")
     password_user(ada, admin, "ada")
-    begun = ada.browser.post(f"{OIDC}/link", headers=ORIGIN)
+    begun = ada.browser.post(f"{OIDC}/link", json=GIVEN, headers=ORIGIN)
     address = ada.confirm(begun.json()["url"])
     assert ada.browser.delete(f"{API}/auth/session", headers=ORIGIN).status_code == 204
     assert ada.end(address) == "/profile?error=ended"
@@ -103,7 +105,7 @@ def test_a_reset_removes_an_identity_that_a_thief_linked(
 ) -> None:
     thief = person("thief")
     user_id = password_user(thief, admin, "ada")
-    begun = thief.browser.post(f"{OIDC}/link", headers=ORIGIN)
+    begun = thief.browser.post(f"{OIDC}/link", json=GIVEN, headers=ORIGIN)
     assert thief.end(thief.confirm(begun.json()["url"])) == "/profile"
     made = admin.post(f"{API}/users/{user_id}/invitation").json()
     ada = person("ada")
@@ -118,7 +120,64 @@ def test_a_reset_removes_an_identity_that_a_thief_linked(
 def password_user(one: Person, admin: TestClient, name: str) -> str:
     """Create a user with a password, and log the person's browser in; return the user's id."""
     made = admin.post(f"{API}/users", json={"name": name}).json()
-    body = {"code": made["code"], "password": "correct horse battery"}
+    body = {"code": made["code"], **GIVEN}
     accepted = one.browser.post(f"{API}/auth/invitation", json=body, headers=ORIGIN)
     assert accepted.status_code == 201, accepted.text
     return str(made["user"]["id"])
+
+
+def test_a_link_needs_the_password(person: Persons, admin: TestClient) -> None:
+    """Whoever has stolen a session does not know it."""
+    ada = person("thief")
+    password_user(ada, admin, "ada")
+    link = f"{OIDC}/link"
+    assert ada.browser.post(link, headers=ORIGIN).status_code == 422
+    wrong = {"password": "wrong horse battery"}
+    assert ada.browser.post(link, json=wrong, headers=ORIGIN).status_code == 401
+    assert ada.browser.post(link, json=GIVEN, headers=ORIGIN).status_code == 200
+
+
+def test_a_token_links_nothing(person: Persons, admin: TestClient) -> None:
+    """A leaked token must not become the whole account."""
+    ada, thief = person("ada"), person("thief")
+    password_user(ada, admin, "ada")
+    made = ada.browser.post(f"{API}/tokens", json={"name": "x"}, headers=ORIGIN).json()
+    opened = thief.browser.post(
+        f"{API}/auth/session", json={"token": made["secret"]}, headers=ORIGIN
+    )
+    assert opened.status_code == 201
+    for method in ("POST", "DELETE"):
+        body = GIVEN if method == "POST" else None
+        refused = thief.browser.request(method, f"{OIDC}/link", json=body, headers=ORIGIN)
+        assert refused.status_code == 409, refused.text
+
+
+@pytest.mark.parametrize("by_admin", [True, False])
+def test_an_unlinked_identity_logs_in_no_more(
+    person: Persons, admin: TestClient, app: FastAPI, by_admin: bool
+) -> None:
+    ada, thief = person("ada"), person("thief")
+    user_id = password_user(ada, admin, "ada")
+    begun = ada.browser.post(f"{OIDC}/link", json=GIVEN, headers=ORIGIN)
+    assert ada.end(ada.confirm(begun.json()["url"], person="thief")) == "/profile"
+    thief.log_in()
+    assert thief.session()["user"]["id"] == user_id
+    made = thief.browser.post(f"{API}/tokens", json={"name": "x"}, headers=ORIGIN).json()
+    if by_admin:
+        assert admin.delete(f"{API}/users/{user_id}/identity").status_code == 204
+        assert admin.delete(f"{API}/users/{user_id}/identity").status_code == 404
+    else:
+        assert ada.browser.delete(f"{OIDC}/link", headers=ORIGIN).status_code == 204
+        assert ada.browser.delete(f"{OIDC}/link", headers=ORIGIN).status_code == 404
+    assert ada.is_logged_in()
+    assert not thief.is_logged_in()
+    header = {"authorization": f"Bearer {made['secret']}"}
+    assert TestClient(app, headers=header).get(f"{API}/auth/session").status_code == 401
+    thief.log_in()
+    assert thief.session()["user"]["id"] != user_id
+
+
+def test_a_person_without_password_unlinks_nothing(person: Persons) -> None:
+    ada = person("ada")
+    ada.log_in()
+    assert ada.browser.delete(f"{OIDC}/link", headers=ORIGIN).status_code == 409

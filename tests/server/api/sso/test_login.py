@@ -11,8 +11,8 @@ from fastapi import FastAPI
 from sqlalchemy import select
 
 from server.api.auth.dependencies import SESSION_COOKIE
-from server.api.sso.endpoints import LOGIN_COOKIE
-from server.api.sso.pending import MAX_OF_ADDRESS
+from server.api.issuer_logins.endpoints import LOGIN_COOKIE
+from server.api.issuer_logins.pending import MAX_OF_ADDRESS
 from server.core.context import Context
 from server.core.people.identity_tables import REFRESH_TOKEN, identities, pending_logins
 from server.core.people.user_tables import sessions, users

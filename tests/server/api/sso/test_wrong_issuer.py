@@ -16,11 +16,12 @@ from joserfc.jwk import ECKey, OctKey, OKPKey
 from sqlalchemy import select
 
 from server.api.sso import issuer_calls
+from server.api.sso.faults import LoginError
 from server.api.sso.issuer_calls import MAX_BYTES, MAX_CALLS
 from server.core.context import Context
 from server.core.people.user_tables import users
 from tests.server.api.in_process import TestClient
-from tests.server.api.sso.issuers import BASE, ShiftedClock
+from tests.server.api.sso.issuers import BASE, OIDC, ShiftedClock
 from tests.server.api.sso.wrong_issuer import (
     CLIENT_ID,
     WrongIssuer,
@@ -293,11 +294,70 @@ def test_a_slow_issuer_ends_the_login(
     assert time.monotonic() - begin < 5
 
 
+def test_slow_headers_end_the_login(
+    issuer: WrongIssuer, browser: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def drip(handler: BaseHTTPRequestHandler) -> None:
+        handler.send_response(200)
+        handler.flush_headers()
+        try:
+            for _ in range(1000):
+                handler.wfile.write(b"x-header: 1\r\n")
+                handler.wfile.flush()
+                time.sleep(0.01)
+        except OSError:
+            return
+
+    monkeypatch.setattr(issuer_calls, "CALL_SECONDS", 0.2)
+    issuer.replies["/token"] = drip
+    begin = time.monotonic()
+    assert log_in(issuer, browser) == "/login?error=issuer_down"
+    assert time.monotonic() - begin < 5
+
+
+def test_a_changed_key_without_id_is_read_again(
+    issuer: WrongIssuer, browser: TestClient, clock: ShiftedClock
+) -> None:
+    def without_id(key: Any) -> dict[str, Any]:
+        return {name: value for name, value in key.as_dict(private=False).items() if name != "kid"}
+
+    def sign(claims: dict[str, Any]) -> str:
+        return jwt.encode({"alg": "RS256"}, claims, issuer.keys[-1], algorithms=["RS256"])
+
+    issuer.sign = sign
+    issuer.replies["/keys"] = {"keys": [without_id(issuer.keys[-1])]}
+    assert log_in(issuer, browser) == "/queue"
+    issuer.keys = [new_key("second")]
+    issuer.replies["/keys"] = {"keys": [without_id(issuer.keys[-1])]}
+    clock.advance(61)
+    assert log_in(issuer, browser) == "/queue"
+
+
+def test_keys_that_cannot_be_read_are_requested_seldom(
+    issuer: WrongIssuer, browser: TestClient
+) -> None:
+    issuer.replies["/keys"] = 503
+    assert {log_in(issuer, browser) for _ in range(5)} == {"/login?error=issuer_down"}
+    assert issuer.requests.count("/keys") == 1
+
+
+def test_logout_tokens_that_are_not_valid_are_bounded(
+    issuer: WrongIssuer, browser: TestClient
+) -> None:
+    path = f"{OIDC}/backchannel-logout"
+    found = [browser.post(path, data={"logout_token": "x"}).status_code for _ in range(11)]
+    assert found == [400] * 10 + [429]
+    many = {f"field{number}": "x" for number in range(11)}
+    assert browser.post(path, data=many).status_code in (400, 429)
+
+
 def test_calls_at_once_are_bounded(app: FastAPI, issuer: WrongIssuer, browser: TestClient) -> None:
     calls = app.state.issuer._calls
     for _ in range(MAX_CALLS):
         assert calls._free.acquire(blocking=False)
     assert log_in(issuer, browser) == "/login?error=busy"
+    with pytest.raises(LoginError, match="in progress"):
+        app.state.issuer._keys.present(f"{issuer.url}/keys")
     assert issuer.requests == []
     for _ in range(MAX_CALLS):
         calls._free.release()

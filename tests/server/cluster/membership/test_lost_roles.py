@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
+from datetime import timedelta
 from functools import partial
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import insert, select
 
 from server.api.accounts.service import change_user
 from server.api.auth.endings import write_as
@@ -21,6 +22,7 @@ from server.cluster.membership.service import (
     add_service_account,
     remove_member,
     set_everyone,
+    set_group,
     set_member,
 )
 from server.cluster.nodes.changes import set_drain, set_labels
@@ -30,6 +32,7 @@ from server.core.database.rows import Job
 from server.core.database.scheduler_tables import projects
 from server.core.database.tables import jobs
 from server.core.errors import RefusalError
+from server.core.people.identity_tables import user_groups
 from server.core.subject import Actor
 from server.jobs.checkpoints.deletion import delete as delete_checkpoint
 from server.jobs.checkpoints.service import set_pin, verify
@@ -170,7 +173,7 @@ def test_a_removal_waits_for_a_change_in_progress(context: Context) -> None:
         submit(context, SPEC, actor=eve)
 
 
-@pytest.mark.parametrize("what", ["everyone", "member", "account", "deletion", "transfer"])
+@pytest.mark.parametrize("what", ["everyone", "member", "group", "account", "deletion", "transfer"])
 def test_users_are_locked_before_projects_and_jobs(context: Context, what: str) -> None:
     """A submission holds its user, and then locks its project."""
     add_projects(context)
@@ -180,6 +183,7 @@ def test_users_are_locked_before_projects_and_jobs(context: Context, what: str) 
     changes: dict[str, Callable[[], object]] = {
         "everyone": lambda: set_everyone(context, OURS, role=ProjectRole.VIEWER, actor=ada),
         "member": lambda: set_member(context, OURS, "bob", request=LIMITED, actor=ada),
+        "group": lambda: set_group(context, OURS, "g", role=ProjectRole.VIEWER, actor=ada),
         "account": lambda: add_service_account(context, OURS, request=ACCOUNT, actor=ada),
         "deletion": lambda: delete_project(
             context, OURS, actor=replace(ADMIN, user_id=ada.user_id)
@@ -211,6 +215,7 @@ def test_changes_of_roles_projects_and_jobs_do_not_deadlock(
     ada, bob, eve = people
     given = set_service(context, "nightly")
     job_id = submit(context, SPEC, actor=ada).id
+    add_groups(context, "g", people)
     token_ids = [each.token_id or "" for each in (*people, admin)]
     count = iter(range(1000))
 
@@ -228,6 +233,7 @@ def test_changes_of_roles_projects_and_jobs_do_not_deadlock(
         lambda: submit_all(context, [SubmittedSpec(SPEC, each) for each in (eve, given, ada)]),
         lambda: set_priority(context, job_id, 1 + next(count) % 9, actor=bob),
         lambda: set_everyone(context, OURS, role=EVERYONE[next(count) % 2], actor=admin),
+        lambda: set_group(context, OURS, "g", role=EVERYONE[next(count) % 2], actor=admin),
         lambda: set_member(context, OURS, "bob", request=limited(next(count) % 2), actor=ada),
         lambda: limit_users(context, OURS, UserLimits(max_running=next(count)), actor=ada),
         lambda: change_project(
@@ -253,6 +259,14 @@ def test_changes_of_roles_projects_and_jobs_do_not_deadlock(
 LIMITED = MemberRequest(role=ProjectRole.MEMBER, max_running=1)
 ACCOUNT = ServiceAccountRequest(name="robot", role=ProjectRole.MEMBER)
 EVERYONE = (None, ProjectRole.VIEWER)
+
+
+def add_groups(context: Context, group: str, people: Sequence[Actor]) -> None:
+    """Put people into a group of the issuer."""
+    until = context.now() + timedelta(hours=1)
+    rows = [{"user_id": each.user_id, "group_name": group, "expires_at": until} for each in people]
+    with context.database.write() as connection:
+        connection.execute(insert(user_groups), rows)
 
 
 def set_service(context: Context, name: str) -> Actor:

@@ -56,7 +56,9 @@ function AboutCaller({ session }: { session: Session }) {
             {session.expires_at && `, until ${moment(session.expires_at)}`}
           </Fact>
           {isPerson && <Fact name="Password">{passwordOf(user)}</Fact>}
-          {isPerson && <LinkedIssuer issuer={user?.issuer ?? null} />}
+          {isPerson && (
+            <LinkedIssuer issuer={user?.issuer ?? null} hasPassword={user?.has_password ?? false} />
+          )}
         </dl>
         {isPerson && (
           <p className="small muted">

@@ -104,7 +104,10 @@ function Decision({ device, decide }: DecisionProps) {
         <Fact name="Device">{device.host}</Fact>
         <Fact name="Address">{device.address}</Fact>
         <Fact name="Acts as">{session?.user?.name ?? session?.name}</Fact>
-        <Fact name="Permissions">{device.scopes?.join(", ") ?? "those of an API token"}</Fact>
+        <Fact name="Permissions">
+          {device.scopes?.join(", ") ??
+            "all of yours except managing users, tokens and sources of nodes"}
+        </Fact>
         <Fact name="Valid for">{lifetime(device.lifetime_seconds)}</Fact>
       </dl>
       <p className="muted">

@@ -2130,6 +2130,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/users/{user_id}/identity": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post?: never;
+        /**
+         * Unlink a user
+         * @description Remove the identity at the issuer; sessions, tokens and roles that came with it end.
+         */
+        delete: operations["users_unlink"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/auth/device": {
         parameters: {
             query?: never;
@@ -2248,10 +2268,17 @@ export interface paths {
          * Link the own user to the issuer
          * @description Begin a login that links the person at the issuer to the caller's user.
          *
-         *     The browser then opens the returned page.
+         *     The browser then opens the returned page. A user with a password gives it, so that a thief of
+         *     the session gets no way of its own to log in. A wrong password counts as a failed login.
          */
         post: operations["access_link_identity"];
-        delete?: never;
+        /**
+         * Unlink the own user from the issuer
+         * @description Remove the linked identity; its sessions, tokens and roles of groups end.
+         *
+         *     Needs a browser session of an own login, and a password.
+         */
+        delete: operations["access_unlink_identity"];
         options?: never;
         head?: never;
         patch?: never;
@@ -5381,7 +5408,7 @@ export interface components {
             scopes?: components["schemas"]["Permission"][] | null;
             /**
              * Expires In Seconds
-             * @description Lifetime of the token; 30 days by default.
+             * @description Lifetime of the token; 30 days by default, and at most.
              * @default 2592000
              */
             expires_in_seconds?: number;
@@ -10702,6 +10729,17 @@ export interface components {
              * @description Error in the line.
              */
             error: string;
+        };
+        /**
+         * LinkRequest
+         * @description Body of a request that links the caller's user to the issuer.
+         */
+        LinkRequest: {
+            /**
+             * Password
+             * @description Present password of the user; null only for a user without one.
+             */
+            password?: string | null;
         };
         /**
          * ListedLayout
@@ -27852,6 +27890,81 @@ export interface operations {
             };
         };
     };
+    users_unlink: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Id of the user. */
+                user_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description No token, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description A token that may not do this */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Nothing has this id */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The present state forbids it */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Something in the request is wrong; `errors` names each place */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+        };
+    };
     access_begin_device_login: {
         parameters: {
             query?: never;
@@ -28208,7 +28321,11 @@ export interface operations {
             path?: never;
             cookie?: never;
         };
-        requestBody?: never;
+        requestBody?: {
+            content: {
+                "application/json": components["schemas"]["LinkRequest"];
+            };
+        };
         responses: {
             /** @description Successful Response */
             200: {
@@ -28218,6 +28335,87 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["IssuerPage"];
                 };
+            };
+            /** @description No token, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description A token that may not do this */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The present state forbids it */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The body is over the limit */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The body is not JSON */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Something in the request is wrong; `errors` names each place */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+        };
+    };
+    access_unlink_identity: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             /** @description No token, or one that is unknown, expired or revoked */
             401: {

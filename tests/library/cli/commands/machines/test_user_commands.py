@@ -10,9 +10,11 @@ import pytest
 
 from tests.library.conftest import Run, Yard
 from trainyard.cli.commands import local
-from trainyard.client.errors import ApiError
+from trainyard.client.errors import ApiError, ConnectionFailedError, TrainyardError
 from trainyard.client.sdk import Client
 from trainyard.client.settings import choose_profile, config_path
+from trainyard.protocol.rest.access import TokenView
+from trainyard.protocol.rest.common import ProblemDetails
 from trainyard.protocol.user_accounts.device_flow import DeviceLogin
 
 PASSWORD = "correct horse battery"
@@ -154,12 +156,23 @@ def test_a_login_is_approved_in_a_browser(
             assert reply.status_code == 204, reply.text
 
     decided = list[bool]()
+    busy = ProblemDetails(title="busy", status=429, detail="too many polls", request_id="r")
+    failures: list[TrainyardError] = [ConnectionFailedError("no route"), ApiError(busy)]
+    exchange = Client.device_token
+
+    def exchanged(self: Client, code: str) -> TokenView:
+        if failures:  # they pass, and do not end the login
+            raise failures.pop()
+        return exchange(self, code)
+
     monkeypatch.setattr(Client, "begin_device_login", noted)
+    monkeypatch.setattr(Client, "device_token", exchanged)
     monkeypatch.setattr(local, "_is_terminal", lambda: True)
     monkeypatch.setattr(time, "sleep", decide)
     login = run("login", yard.url)
     assert begun[0].verification_uri_complete in login.stderr
     assert begun[0].user_code in login.stderr
+    assert failures == []
     if approved:
         assert login.exit_code == 0, login.output
         assert run("whoami").stdout.startswith("ada (user), by the token '")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import timedelta
 
 from pydantic import SecretStr
 from sqlalchemy import Connection, select, update
@@ -14,22 +13,30 @@ from sqlalchemy.exc import IntegrityError
 from server.api.accounts.invitations import check_invitation, use_invitation
 from server.api.accounts.throttle import guess, of_address
 from server.api.auth.browser_sessions import Browser, IssuerSession, NewSession, store_session
-from server.api.auth.principals import IS_ACTIVE, Principal, lock_users
+from server.api.auth.principals import IS_ACTIVE, Principal, hold_token, lock_users
 from server.api.auth.tokens import hash_token
+from server.api.issuer_logins.pending import (
+    PendingLogin,
+    PendingSecrets,
+    store_pending,
+    use_pending,
+)
 from server.api.sso.faults import LoginError, LoginFault
-from server.api.sso.identities import find_user, link_user, note_login
+from server.api.sso.identities import (
+    LOGIN_WITHOUT_TOKEN,
+    find_user,
+    link_user,
+    note_login,
+    unlink,
+)
 from server.api.sso.issuer import IssuedPerson, Issuer
-from server.api.sso.pending import PendingLogin, PendingSecrets, store_pending, use_pending
 from server.core.context import Context
-from server.core.errors import ConflictError, UnauthenticatedError
+from server.core.errors import ConflictError, NotFoundError, UnauthenticatedError
 from server.core.people.user_tables import sessions, users
 from server.core.subject import ADMIN_USER_ID
 
 logger = logging.getLogger(__name__)
 
-LOGIN_WITHOUT_TOKEN = timedelta(hours=12)
-"""Lifetime of a session without a refresh token: the server cannot learn that the person has left.
-"""
 PROFILE = "/profile"
 
 
@@ -68,17 +75,47 @@ def begin_link(
     """Begin a login that links an identity to the caller's user.
 
     Raises:
-        ConflictError: the caller has no browser session, or is the built-in user.
+        ConflictError: the caller has no browser session of an own login, or is the built-in user.
         LoginError: the issuer is down, or too many logins are in progress.
+    """
+    session_id, _ = _own_login(principal)
+    issuer.metadata()
+    made = store_pending(context, next_path=PROFILE, address=address, session_id=session_id)
+    return _begun(issuer, made)
+
+
+def unlink_own(context: Context, principal: Principal) -> None:
+    """Remove the identity of the caller's user; what came with it ends.
+
+    Raises:
+        ConflictError: the caller has no browser session of an own login, is the built-in user, or
+            has no password, and so could not log in again.
+        NotFoundError: the user has no identity.
+        UnauthenticatedError: the session has ended meanwhile.
+    """
+    _, user_id = _own_login(principal)
+    with context.database.write() as connection:
+        lock_users(connection, [user_id])
+        hold_token(connection, principal.actor, context.now())
+        if connection.scalar(select(users.c.password).where(users.c.id == user_id)) is None:
+            raise ConflictError("without a password you could not log in again")
+        if not unlink(context, connection, user_id):
+            raise NotFoundError("no identity of the issuer is linked")
+
+
+def _own_login(principal: Principal) -> tuple[str, str]:
+    """Return the ids of a session that the caller has opened, and of its user.
+
+    Raises:
+        ConflictError: the caller has no such session, or is the built-in user.
     """
     if principal.session_id is None or principal.user is None:
         raise ConflictError("an identity is linked in a browser: log in there")
     if principal.user.id == ADMIN_USER_ID:
         raise ConflictError("the built-in user cannot be linked; it has the admin token")
-    issuer.metadata()
-    session_id = principal.session_id
-    made = store_pending(context, next_path=PROFILE, address=address, session_id=session_id)
-    return _begun(issuer, made)
+    if principal.token_id is not None:  # a leaked token must not become the whole account
+        raise ConflictError("a token has opened this session: log in by password or issuer first")
+    return principal.session_id, principal.user.id
 
 
 def begin_acceptance(
@@ -171,15 +208,14 @@ def _stored(
             link_user(context, connection, issuer, user_id=user_id, person=person)
         else:
             user_id = find_user(context, connection, issuer, person=person)
-        note_login(context, connection, issuer, user_id=user_id, person=person)
+        is_checked = note_login(context, connection, user_id=user_id, person=person)
         if pending.session_id is not None:
             return EndedLogin(pending.next_path, None)
-        lasting = LOGIN_WITHOUT_TOKEN if person.refresh_token is None else None
         session = store_session(
             context,
             connection,
             user_id=user_id,
-            ends_at=None if lasting is None else context.now() + lasting,
+            ends_at=None if is_checked else context.now() + LOGIN_WITHOUT_TOKEN,
             browser=browser,
             issuer_session=IssuerSession(person.session),
         )
@@ -189,7 +225,7 @@ def _stored(
 def _linking_user(context: Context, connection: Connection, session_id: str) -> str:
     """Lock and return the user of the session that links an identity."""
     its = (sessions.c.id == session_id) & (sessions.c.expires_at > context.now())
-    query = select(sessions.c.user_id).where(its)
+    query = select(sessions.c.user_id).where(its, sessions.c.token_id.is_(None))
     user_id: str | None = connection.scalar(query)
     lock_users(connection, [user_id])
     active = query.join(users, users.c.id == sessions.c.user_id).where(IS_ACTIVE)

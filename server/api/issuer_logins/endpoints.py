@@ -9,8 +9,11 @@ from urllib.parse import parse_qs, urlencode
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import RedirectResponse
+from pydantic import SecretStr
 from starlette.concurrency import run_in_threadpool
 
+from server.api.accounts.guesses import checked
+from server.api.accounts.logins import find_account
 from server.api.accounts.session_endpoints import (
     browser_of,
     forget_cookie,
@@ -20,17 +23,29 @@ from server.api.accounts.session_endpoints import (
 )
 from server.api.auth.browser_sessions import close_session, printable
 from server.api.auth.dependencies import Cookie, OwnUser, person, public
+from server.api.auth.principals import Principal
 from server.api.http.dependencies import ServerContext
 from server.api.http.request_body import JsonBody
 from server.api.http.responses import reply
+from server.api.issuer_logins.login import (
+    BegunLogin,
+    begin_acceptance,
+    begin_link,
+    begin_login,
+    end_login,
+    unlink_own,
+)
+from server.api.issuer_logins.logout import end_by_logout_token, logout_page
+from server.api.issuer_logins.pending import LIFETIME, checked_path
 from server.api.sso.faults import LoginError, LoginFault
 from server.api.sso.issuer import Issuer
-from server.api.sso.login import BegunLogin, begin_acceptance, begin_link, begin_login, end_login
-from server.api.sso.logout import end_by_logout_token, logout_page
-from server.api.sso.pending import LIFETIME, checked_path
 from server.core.context import Context
-from server.core.errors import NotFoundError, RefusalError, UnavailableError
-from trainyard.protocol.user_accounts.single_sign_on import IssuerPage, LogoutPage
+from server.core.errors import InvalidRequestError, NotFoundError, RefusalError, UnavailableError
+from trainyard.protocol.user_accounts.single_sign_on import (
+    IssuerPage,
+    LinkRequest,
+    LogoutPage,
+)
 from trainyard.protocol.user_accounts.views import InvitationCode
 
 logger = logging.getLogger(__name__)
@@ -119,17 +134,46 @@ def end_issuer_login(
 
 
 @router.post("/link", response_model=IssuerPage, summary="Link the own user to the issuer")
-def link_identity(
-    context: ServerContext, request: Request, principal: OwnUser, issuer: OfServer
+async def link_identity(
+    context: ServerContext,
+    request: Request,
+    principal: OwnUser,
+    issuer: OfServer,
+    body: Annotated[LinkRequest, Depends(JsonBody(LinkRequest, default=LinkRequest()))],
 ) -> Response:
     """Begin a login that links the person at the issuer to the caller's user.
 
-    The browser then opens the returned page.
+    The browser then opens the returned page. A user with a password gives it, so that a thief of
+    the session gets no way of its own to log in. A wrong password counts as a failed login.
     """
-    return _begun(
+    address = host_of(request)
+    await _check_own_password(context, principal, body.password, address=address)
+    return await run_in_threadpool(
+        _begun,
         context,
-        lambda: begin_link(context, issuer, principal=principal, address=host_of(request)),
+        lambda: begin_link(context, issuer, principal=principal, address=address),
     )
+
+
+async def _check_own_password(
+    context: Context, principal: Principal, given: SecretStr | None, *, address: str
+) -> None:
+    name = "" if principal.user is None else principal.user.name
+    account = await run_in_threadpool(find_account, context, name)
+    if account is None or account.password is None:
+        return
+    if given is None:
+        raise InvalidRequestError.at("/password", "is missing: give your present password")
+    await checked(context, name, given, host=address)
+
+
+@router.delete("/link", status_code=204, summary="Unlink the own user from the issuer")
+def unlink_identity(context: ServerContext, principal: OwnUser) -> None:
+    """Remove the linked identity; its sessions, tokens and roles of groups end.
+
+    Needs a browser session of an own login, and a password.
+    """
+    unlink_own(context, principal)
 
 
 @router.post(
@@ -183,12 +227,17 @@ async def log_out_by_issuer(context: ServerContext, request: Request, issuer: Of
 
     Tokens for programs stay.
     """
-    form = parse_qs((await request.body()).decode("ascii", "replace"), max_num_fields=10)
+    try:
+        form = parse_qs((await request.body()).decode("ascii", "replace"), max_num_fields=10)
+    except ValueError:
+        raise RefusalError("the body has more than ten fields") from None
     (token, *others) = form.get("logout_token", [""])
     try:
         if others:
             raise LoginError(LoginFault.INVALID, "logout_token is given twice")
-        await run_in_threadpool(end_by_logout_token, context, issuer, token)
+        await run_in_threadpool(
+            end_by_logout_token, context, issuer, token, address=host_of(request)
+        )
     except LoginError as error:
         _log(error)
         if error.fault is LoginFault.INVALID:

@@ -1,0 +1,1 @@
+"""Logins and logouts of browsers through the issuer of single sign-on."""
