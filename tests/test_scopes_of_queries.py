@@ -65,11 +65,10 @@ NO_ROWS_OF_JOBS = {
 
 NOT_HELD = {
     "server/api/auth/": "changes of tokens and sessions, which lock users in their own order",
-    "server/cluster/membership/": "locks the changed users together with the actor",
     "server/jobs/packs/store.py": "a read renews the pack's time; an upload is watched",
     "server/jobs/shells/service.py": "a read of output drops what has been read",
 }
-"""Modules whose functions for people open a transaction without `write_as` or `hold_token`."""
+"""Modules whose functions for people open a transaction without `write_as` or a `hold_...`."""
 
 
 @cache
@@ -169,7 +168,7 @@ def is_unheld_write(node: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
     given = {ast.unparse(a.annotation) for f in parts for a in arguments(f) if a.annotation}
     calls = [each for each in ast.walk(node) if isinstance(each, ast.Call)]
     writes = any(ast.unparse(each.func).endswith("database.write") for each in calls)
-    held = any(called(each) == "hold_token" for each in calls)
+    held = any(called(each).lstrip("_").startswith("hold_") for each in calls)
     return writes and not held and bool(given & {"Actor", "Scope"})
 
 

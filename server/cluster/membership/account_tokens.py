@@ -12,8 +12,8 @@ from sqlalchemy import Connection, select
 
 from server.api.accounts.service_accounts import ServiceAccount, one_account
 from server.api.auth.endings import end_tokens
-from server.api.auth.principals import hold_token, lock_users
 from server.api.auth.service import ListedToken, create_token, list_tokens
+from server.cluster.membership.holding import hold_members
 from server.core.context import Context
 from server.core.database.tables import tokens
 from server.core.errors import ConflictError, NotFoundError
@@ -42,7 +42,7 @@ def create_account_token(
     account = _visible(context, project, name, scope=actor.scope)
 
     def hold(connection: Connection) -> None:
-        found = _locked(context, connection, account, project=project, actor=actor)
+        found = _hold_account(context, connection, account, project=project, actor=actor)
         if found.state != UserState.ACTIVE:
             raise ConflictError(f"{name} is disabled; an admin may enable it")
         _changed(context, connection, found, project=project, token=request.name, actor=actor)
@@ -81,7 +81,7 @@ def revoke_account_token(
     """
     account = _visible(context, project, name, scope=actor.scope)
     with context.database.write() as connection:
-        _locked(context, connection, account, project=project, actor=actor)
+        _hold_account(context, connection, account, project=project, actor=actor)
         its = (tokens.c.id == token_id) & (tokens.c.user_id == account.id)
         query = select(tokens.c.name).where(its, tokens.c.revoked_at.is_(None))
         token: str | None = connection.scalar(query.with_for_update())
@@ -99,7 +99,7 @@ def _visible(context: Context, project: str, name: str, *, scope: Scope) -> Serv
         return one_account(connection, project, name)
 
 
-def _locked(
+def _hold_account(
     context: Context,
     connection: Connection,
     account: ServiceAccount,
@@ -108,9 +108,7 @@ def _locked(
     actor: Actor,
 ) -> ServiceAccount:
     """Lock account and actor, so that the account's end finds its tokens."""
-    lock_users(connection, [account.id, actor.user_id])
-    needed = Permission.MEMBERS_WRITE
-    hold_token(connection, actor, context.now(), permission=needed, project=project)
+    hold_members(context, connection, project, whom=[account.id], actor=actor)
     return one_account(connection, project, account.name)
 
 

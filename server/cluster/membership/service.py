@@ -6,12 +6,12 @@ a token either finds the new role (`hold_token`), or is found by the change.
 
 from __future__ import annotations
 
-from sqlalchemy import Connection, and_, delete, func, or_, select, update
+from sqlalchemy import Connection, and_, delete, func, select, update
 
 from server.api.accounts.service_accounts import create_account, end_accounts, one_account
 from server.api.auth.endings import end_forbidden_commands
 from server.api.auth.permissions import held_by_role
-from server.api.auth.principals import hold_token, lock_users
+from server.cluster.membership.holding import hold_members
 from server.cluster.membership.limit_users import limit_member
 from server.cluster.membership.queries import (
     NamedUser,
@@ -68,7 +68,7 @@ def set_member(
     """
     role = request.role
     with context.database.write() as connection:
-        user = _locked(context, connection, project, name=name, actor=actor)
+        user = _hold_member(context, connection, project, name=name, actor=actor)
         before = own_role(connection, project, user.id)
         check_gives(actor.scope, role, project)
         _refuse_service(user, before, role)
@@ -99,7 +99,7 @@ def remove_member(context: Context, project: str, name: str, *, actor: Actor) ->
         UnauthenticatedError: the actor's access has ended meanwhile.
     """
     with context.database.write() as connection:
-        user = _locked(context, connection, project, name=name, actor=actor)
+        user = _hold_member(context, connection, project, name=name, actor=actor)
         before = own_role(connection, project, user.id)
         if before is None:
             raise NotFoundError(f"{name} is no member of project {project!r}")
@@ -127,9 +127,8 @@ def set_everyone(
             check_gives(actor.scope, role, project)
         if role_of_everyone(connection, project) != role:
             # All persons, because the role of each of them may change.
-            persons = select(users.c.id).where(users.c.kind == UserKind.PERSON.value)
-            connection.execute(persons.order_by(users.c.id).with_for_update()).all()
-            _hold(context, connection, project, actor=actor)
+            persons = users.c.kind == UserKind.PERSON.value
+            hold_members(context, connection, project, whom=persons, actor=actor)
             lock_project(connection, project)
             before = role_of_everyone(connection, project)
             its = update(projects).where(projects.c.name == project)
@@ -161,10 +160,8 @@ def set_group(
         if role_of_group(connection, project, group) == role:
             return
         of_group = select(user_groups.c.user_id).where(user_groups.c.group_name == group)
-        persons = or_(users.c.id.in_(of_group), users.c.id == actor.user_id)
-        locked = select(users.c.id).where(persons).order_by(users.c.id)
-        connection.execute(locked.with_for_update()).all()
-        _hold(context, connection, project, actor=actor)
+        persons = users.c.id.in_(of_group)
+        hold_members(context, connection, project, whom=persons, actor=actor)
         lock_project(connection, project)
         before = role_of_group(connection, project, group)
         its = (group_roles.c.project == project) & (group_roles.c.group_name == group)
@@ -210,8 +207,7 @@ def add_service_account(
     with context.database.write() as connection:
         check_visible(connection, project, scope=actor.scope, permission=Permission.MEMBERS_WRITE)
         check_gives(actor.scope, request.role, project)
-        lock_users(connection, [actor.user_id])
-        _hold(context, connection, project, actor=actor)
+        hold_members(context, connection, project, whom=(), actor=actor)
         # It stays until the account is stored, and two requests do not exceed the limit together.
         lock_project(connection, project)
         account = create_account(context, connection, project, request=request)
@@ -233,8 +229,7 @@ def remove_service_account(context: Context, project: str, name: str, *, actor: 
     with context.database.write() as connection:
         check_visible(connection, project, scope=actor.scope, permission=Permission.MEMBERS_WRITE)
         first = one_account(connection, project, name)
-        lock_users(connection, [first.id, actor.user_id])
-        _hold(context, connection, project, actor=actor)
+        hold_members(context, connection, project, whom=[first.id], actor=actor)
         lock_project(connection, project)
         account = one_account(connection, project, name)
         user = user_named(connection, name)
@@ -256,12 +251,7 @@ def check_gives(scope: Scope, role: ProjectRole, project: str) -> None:
         raise scope.refusal(sorted(lacking), project)
 
 
-def _hold(context: Context, connection: Connection, project: str, *, actor: Actor) -> None:
-    needed = Permission.MEMBERS_WRITE
-    hold_token(connection, actor, context.now(), permission=needed, project=project)
-
-
-def _locked(
+def _hold_member(
     context: Context,
     connection: Connection,
     project: str,
@@ -281,8 +271,7 @@ def _locked(
     user = user_named(connection, name)
     if user.id == ADMIN_USER_ID:
         raise ConflictError(f"{name} is built in: it is a maintainer of every project")
-    lock_users(connection, [user.id, actor.user_id])
-    _hold(context, connection, project, actor=actor)
+    hold_members(context, connection, project, whom=[user.id], actor=actor)
     lock_project(connection, project)
     return user_named(connection, name)
 
