@@ -35,6 +35,13 @@ _HAS_ENDED = and_(
     ~exists().where(members.c.user_id == users.c.id),
 ).label("has_ended")
 
+_ISSUER = (
+    select(identities.c.issuer)
+    .where(identities.c.user_id == users.c.id)
+    .scalar_subquery()
+    .label("issuer")
+)
+
 
 @dataclass(frozen=True, slots=True)
 class UserRow(TypedRow):
@@ -52,6 +59,7 @@ class UserRow(TypedRow):
     kind: UserKind
     project: str | None
     has_ended: Annotated[bool, _HAS_ENDED]
+    issuer: Annotated[str | None, _ISSUER]
 
 
 def read_user(connection: Connection, user_id: str) -> UserRow:
@@ -166,6 +174,4 @@ def session_user(context: Context, principal: Principal) -> SessionUser | None:
         return None
     with context.database.read() as connection:
         row = read_user(connection, principal.user.id)
-        linked = select(identities.c.issuer).where(identities.c.user_id == row.id)
-        issuer = connection.scalar(linked)
-    return SessionUser(**row.values_for(SessionUser), issuer=issuer)
+    return SessionUser(**row.values_for(SessionUser))

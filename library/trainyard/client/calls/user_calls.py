@@ -42,6 +42,10 @@ class UserCalls:
         """Make a new invitation of a user, which ends earlier ones."""
         return self.transport.post(InvitationView, f"/users/{user_id}/invitation")
 
+    def unlink_user(self, user_id: str) -> None:
+        """Remove the identity of a user at the issuer; its sessions, tokens and roles end."""
+        self.transport.send("DELETE", f"/users/{user_id}/identity")
+
     def change_user(self, user_id: str, **changes: Any) -> UserView:
         """Change a user; omitted fields stay.
 

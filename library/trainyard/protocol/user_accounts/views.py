@@ -106,6 +106,8 @@ class UserView(RecordModel):
     """Project of a service account; null for a person."""
     has_ended: bool = False
     """Whether this is a service account that has ended for good."""
+    issuer: str | None = None
+    """Issuer of the linked identity; null without one."""
 
 
 class InvitationView(RecordModel):

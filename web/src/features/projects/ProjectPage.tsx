@@ -10,6 +10,7 @@ import { ButtonLink } from "@/shared/ui/Button";
 import { Absent, ErrorState } from "@/shared/ui/Notice";
 import { SkeletonLines } from "@/shared/ui/Skeleton";
 import { projectJobsPath } from "@/shared/url/pages";
+import { Groups } from "./members/Groups";
 import { Members } from "./members/Members";
 import { ownRoleWords } from "./members/roles";
 import { ServiceAccounts } from "./members/ServiceAccounts";
@@ -63,6 +64,7 @@ function LoadedProject({ project }: { project: Project }) {
         {members.data ? (
           <>
             <Members project={project} members={members.data} />
+            <Groups project={name} />
             <ServiceAccounts
               project={project}
               accounts={members.data.filter(({ kind }) => kind === "service")}

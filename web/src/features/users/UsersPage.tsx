@@ -18,6 +18,7 @@ import { InviteDialog } from "./InviteDialog";
 import { LinkDialog } from "./LinkDialog";
 import { StateDialog } from "./StateDialog";
 import { stateOf } from "./state";
+import { UnlinkDialog } from "./UnlinkDialog";
 import "./users.css";
 
 const COLUMNS: readonly Column[] = [
@@ -28,7 +29,7 @@ const COLUMNS: readonly Column[] = [
   { name: "action", label: <span className="visually-hidden">Actions</span> },
 ];
 
-type Verb = "change" | "link" | "state";
+type Verb = "change" | "link" | "unlink" | "state";
 type Opened = { dialog: "invite" } | { dialog: Verb; user: User };
 
 export function UsersPage() {
@@ -78,6 +79,8 @@ function OpenedDialog({ opened, onClose }: { opened: Opened; onClose: () => void
       return <ChangeDialog user={opened.user} onClose={onClose} />;
     case "link":
       return <LinkDialog user={opened.user} onClose={onClose} />;
+    case "unlink":
+      return <UnlinkDialog user={opened.user} onClose={onClose} />;
     case "state":
       return <StateDialog user={opened.user} onClose={onClose} />;
   }
@@ -122,7 +125,7 @@ function UserRow({ user, onOpen }: UserRowProps) {
 }
 
 function Verbs({ user, onOpen }: UserRowProps) {
-  const { name, kind, state, has_ended, has_password } = user;
+  const { name, kind, state, has_ended, has_password, issuer } = user;
   // A service account has no password, and no role in the cluster.
   const isPerson = kind === "person";
   const isSelf = useSession()?.user?.id === user.id;
@@ -141,6 +144,11 @@ function Verbs({ user, onOpen }: UserRowProps) {
       {isPerson && (
         <Button small aria-label={`Change ${name}`} onClick={() => onOpen("change")}>
           Change
+        </Button>
+      )}
+      {issuer !== null && (
+        <Button small aria-label={`Unlink ${name}`} onClick={() => onOpen("unlink")}>
+          Unlink
         </Button>
       )}
       {!isSelf && !has_ended && (

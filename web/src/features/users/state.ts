@@ -32,6 +32,9 @@ export function stateOf(user: User, now: number): ShownState {
   if (user.has_password) {
     return { words: "active", tone: "ok", note: link && `link for a new password ${link}` };
   }
+  if (user.issuer !== null) {
+    return { words: "active", tone: "ok", note: link ? `link ${link}` : "by single sign-on" };
+  }
   return link
     ? { words: "invited", tone: "accent", note: `link ${link}` }
     : { words: "no password", tone: "warn", note: "the invitation has ended" };

@@ -194,6 +194,18 @@ export const membersQuery = (name: string) =>
       ),
   });
 
+/** The groups of the issuer with a role in a project. */
+export const groupsQuery = (name: string) =>
+  queryOptions({
+    queryKey: [...keys.projects, name, "groups"] as const,
+    queryFn: ({ signal }) =>
+      allPages((query) =>
+        ask(
+          api.GET("/api/v1/projects/{name}/groups", { params: { path: { name }, query }, signal }),
+        ),
+      ),
+  });
+
 /** The curves of a node over the last hours; `names` is a comma-separated list of series. */
 export const nodeMetricsQuery = (name: string, hours: number, names: string) =>
   queryOptions({

@@ -18568,6 +18568,11 @@ export interface components {
              * @default false
              */
             has_ended: boolean;
+            /**
+             * Issuer
+             * @description Issuer of the linked identity; null without one.
+             */
+            issuer: string | null;
         };
         /**
          * ValidationSection

@@ -30,6 +30,7 @@ export type ItemKind = StreamItem["kind"];
 export type Failure = Schemas["Failure"];
 export type NextAction = Schemas["NextAction"];
 export type ExportRequest = Schemas["ExportRequest"];
+export type IssuerGroup = Schemas["GroupView"];
 export type Goodput = Schemas["GoodputView"];
 export type Job = Schemas["JobView"];
 export type JobState = Schemas["JobState"];

@@ -79,7 +79,8 @@ interface ActionDialogProps extends Omit<DialogProps, "footer"> {
   look?: ButtonLook;
   disabled?: boolean;
   action: { isPending: boolean; error: unknown; mutate: () => void };
-  command: string;
+  /** Null for an action that only a browser session may do. */
+  command: string | null;
 }
 
 /** A dialog that sends one request: its button, its error, the equivalent command line. */
@@ -104,7 +105,7 @@ export function ActionDialog(props: ActionDialogProps) {
     >
       {children}
       {action.error !== null && <InlineError error={action.error} />}
-      <CommandLine command={command} />
+      {command !== null && <CommandLine command={command} />}
     </Dialog>
   );
 }

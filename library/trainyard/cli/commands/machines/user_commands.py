@@ -26,9 +26,10 @@ def users(
     given: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="list|invite NAME|reset NAME|role NAME ROLE|disable NAME|enable NAME",
-            help="Create a user with an invitation, make another invitation, or change a user. "
-            "Default: list all users.",
+            metavar="list|invite NAME|reset NAME|role NAME ROLE|disable NAME|enable NAME|"
+            "unlink NAME",
+            help="Create a user with an invitation, make another invitation, change a user, or "
+            "remove the user's identity at the issuer. Default: list all users.",
         ),
     ] = None,
     email: Annotated[
@@ -67,6 +68,9 @@ def users(
                 shown = [yard.change_user(_id(yard, name), role=_role(other).value)]
             case ["disable" | "enable" as verb, name]:
                 shown = [yard.change_user(_id(yard, name), state=STATES[verb])]
+            case ["unlink", name]:
+                yard.unlink_user(_id(yard, name))
+                shown = [each for each in (yard.user_named(name),) if each is not None]
             case _:
                 raise UsageError(
                     f"`users {' '.join(words)}` is not a command.",

@@ -7,12 +7,14 @@ interface RoleFieldProps<Value extends ProjectRole | null> {
   /** Legal roles; null for no role. */
   roles: readonly Value[];
   value: Value;
+  /** What no role means. */
+  none?: string;
   onChange: (role: Value) => void;
 }
 
 export function RoleField<Value extends ProjectRole | null>(props: RoleFieldProps<Value>) {
-  const { roles, value, onChange } = props;
-  const help = value === null ? "Only members see the project." : PROJECT_ROLES[value];
+  const { roles, value, none = "Only members see the project.", onChange } = props;
+  const help = value === null ? none : PROJECT_ROLES[value];
   return (
     <Field htmlFor="project-role" label="Role" help={help}>
       <select

@@ -3,6 +3,7 @@ import type { Member, ProjectRole, Session } from "@/shared/api/types";
 import {
   accountCommand,
   everyoneCommand,
+  groupCommand,
   lossOf,
   ownLoss,
   ownRoleWords,
@@ -19,6 +20,7 @@ describe("the caller's role", () => {
     ["member", "member", null, "Your role: member, as everyone"],
     ["member", "member", "viewer", "Your role: member, as everyone"],
     ["member", "viewer", "member", "Your role: member, by membership"],
+    ["maintainer", "viewer", "member", "Your role: maintainer, by a group"],
     [null, null, null, "You have no role"],
   ] as const)("%s (everyone %s, member %s)", (role, everyone, own, words) => {
     const members = own === null ? [] : [member("ada", own)];
@@ -47,6 +49,10 @@ it("changes of roles have their command lines", () => {
   );
   expect(removeCommand("vision", "ada")).toBe("trainyard members remove ada --project vision");
   expect(everyoneCommand("vision", null)).toBe("trainyard members everyone none --project vision");
+  expect(groupCommand("vision", "/research/a b", "viewer")).toBe(
+    "trainyard groups set '/research/a b' viewer --project vision",
+  );
+  expect(groupCommand("vision", "", null)).toBe("trainyard groups set GROUP none --project vision");
   expect(accountCommand("vision", "nightly", "member")).toBe(
     "trainyard service-accounts create nightly --project vision",
   );

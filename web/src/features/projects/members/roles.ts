@@ -31,14 +31,14 @@ export function ownRoleWords(
       ? "by membership"
       : everyone === role
         ? "as everyone"
-        : null;
-  return `Your role: ${role}${why ? `, ${why}` : ""}`;
+        : "by a group";
+  return `Your role: ${role}, ${why}`;
 }
 
 /** Return what another person has after the end of the membership. */
 export function lossOf(user: string, everyone: ProjectRole | null): string {
   return everyone === null
-    ? `${user} no longer sees the project and its jobs, except as an admin.`
+    ? `${user} no longer sees the project and its jobs, except as an admin or by a group.`
     : `${user} keeps the role ${everyone}, which everyone has.`;
 }
 
@@ -66,6 +66,10 @@ export function removeCommand(project: string, user: string): string {
 
 export function everyoneCommand(project: string, role: ProjectRole | null): string {
   return command("members", "everyone", role ?? NONE, "--project", project);
+}
+
+export function groupCommand(project: string, group: string, role: ProjectRole | null): string {
+  return command("groups", "set", group || "GROUP", role ?? NONE, "--project", project);
 }
 
 /** Return the command that creates an account; `member` is its default role. */
