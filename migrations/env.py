@@ -12,7 +12,7 @@ from server.core.database import (  # noqa: F401 - these modules fill the metada
     tables,
 )
 from server.core.database.schema import metadata
-from server.core.people import member_tables, user_tables  # noqa: F401
+from server.core.people import member_tables, secret_tables, user_tables  # noqa: F401
 
 
 def run() -> None:

@@ -109,7 +109,10 @@ def spec_markdown() -> str:
     defaults = JobSpec().model_dump(mode="json")
     sections = _sections()
     own = [name for name in JobSpec.model_fields if name not in sections and name != "program"]
-    tables = ["## The job itself", _table(schema, own, defaults=defaults, definitions={})]
+    tables = [
+        "## The job itself",
+        _table(schema, own, defaults=defaults, definitions=schema["$defs"]),
+    ]
     tables += _program_tables(schema["$defs"])
     tables += _section_tables(name for name in sections if name not in TRAINER_SECTIONS)
     return "\n\n".join([HEAD.strip(), *tables]) + "\n"
@@ -255,8 +258,8 @@ def describe_type(schema: Schema, definitions: Schema) -> str:
         schema: schema of one field.
         definitions: the `$defs` to which it may refer.
     """
-    if "anyOf" in schema:
-        kinds = [kind for kind in schema["anyOf"] if kind.get("type") != "null"]
+    if choices := schema.get("anyOf", schema.get("oneOf")):
+        kinds = [kind for kind in choices if kind.get("type") != "null"]
         return " or ".join(describe_type(kind, definitions) for kind in kinds)
     if "$ref" in schema:
         return describe_type(definitions[schema["$ref"].rpartition("/")[2]], definitions)

@@ -37,6 +37,7 @@ from trainer.run import add_root_argument, forget_check, open_run, refuse_used
 from trainyard.base.file_limit import raise_file_limit
 from trainyard.run.directory import Phase, RunDirectory
 from trainyard.run.failures import Failure, FailureReason
+from trainyard.spec.environment import plain_variables
 
 INTERRUPTED = 130  # a shell's exit code after Ctrl-C: 128 + SIGINT
 
@@ -204,7 +205,9 @@ def _train(folder: Path, roots: Mapping[str, str], writer: RunWriter) -> None:
     writer.enter(Phase.STARTING)
     # Without torchrun this process is the only rank, regardless of `resources.world_size`.
     run = open_run(folder, world_size=int(os.environ.get("WORLD_SIZE", "1")), roots=roots)
-    os.environ.update(run.spec.env)  # before torch is imported, which reads these variables
+    os.environ.update(
+        plain_variables(run.spec.env)
+    )  # before torch is imported, which reads these variables
     _import_torch()
     from trainer.loop.train import train
 

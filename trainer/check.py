@@ -14,6 +14,7 @@ from trainer.checkpoint.first_checkpoint import with_first_checkpoint
 from trainer.data.survey import check_input
 from trainer.hugging_face.folder import WeightsFolder
 from trainer.run import TrainerRun, open_run
+from trainyard.spec.environment import plain_variables
 
 
 def check_run(folder: Path, *, roots: Mapping[str, str]) -> None:
@@ -54,7 +55,7 @@ def _try_own_model(run: TrainerRun) -> None:
     from trainer.parallel.parallelize import try_stages
     from trainer.parallel.quantize import refuse_uneven_layers, refuse_unknown_names
 
-    os.environ.update(run.spec.env)
+    os.environ.update(plain_variables(run.spec.env))
     spec = run.spec.on_layout(run.attempt.layout)
     model = build_model(spec, run.attempt.roots)
     assert isinstance(model, OwnModel)

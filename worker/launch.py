@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import secrets
+import shutil
 import subprocess
 import sys
 import time
@@ -15,6 +17,7 @@ from trainyard.protocol.node_samples import DATA_DIR, DATA_DIR_BYTES, DATA_DIR_F
 from trainyard.protocol.worker_messages import PROTOCOL, ClaimReply, LaunchMessage, Report
 from trainyard.run.atomic import create_file
 from trainyard.run.records import ExitRecord
+from trainyard.spec.environment import plain_variables
 from worker.api import CLAIM_SECONDS, WorkerApi, claimed, persist
 from worker.launchers.base import put_back
 from worker.launchers.rank_environment import code_of, inherited_environment
@@ -107,9 +110,25 @@ def _report_full(node: LocalNode, attempt_id: str, *, claim: ClaimReply, api: Wo
 def prepare_run(
     node: LocalNode, attempt_id: str, claim: ClaimReply, *, user: RankUser | None = None
 ) -> WorkerRun:
-    """Write the run directory of an attempt; it must not exist yet."""
+    """Write the run directory of an attempt; it must not exist yet, and no failure leaves it."""
     run = node.store.run(claim.attempt.job_id, claim.attempt.attempt)
     run.root.mkdir(parents=True)
+    try:
+        _fill(run, node, attempt_id, claim=claim, user=user)
+    except BaseException:
+        shutil.rmtree(run.root, ignore_errors=True)  # it may hold secrets, and has no supervisor
+        raise
+    return run
+
+
+def _fill(
+    run: WorkerRun,
+    node: LocalNode,
+    attempt_id: str,
+    *,
+    claim: ClaimReply,
+    user: RankUser | None,
+) -> None:
     folders = (run.logs, run.ranks, run.requests, run.rank_metrics, run.artifacts, run.outputs)
     for folder in folders:
         Path(folder).mkdir()
@@ -146,10 +165,11 @@ def prepare_run(
     create_file(run.spec, claim.spec.model_dump_json(indent=1) + "\n", mode=0o600)
     if user is not None:
         user.give(run.spec, 0o640)
+    if claim.secrets:
+        create_file(run.delivered, json.dumps(claim.secrets) + "\n", mode=0o600)
     create_file(run.attempt, attempt.model_dump_json(indent=1) + "\n")
     create_file(run.secret, claim.attempt_token + "\n", mode=0o600)
     create_file(run.launch, launch.model_dump_json(indent=1) + "\n")
-    return run
 
 
 def _kernel_archive(node: LocalNode, claim: ClaimReply) -> str | None:
@@ -164,7 +184,7 @@ def _kernel_archive(node: LocalNode, claim: ClaimReply) -> str | None:
     if others_write or len(claim.attempt.allocation) > 1 or code_of(claim.spec) is not None:
         return None
     spec = claim.attempt.overrides.apply_but_schedule(claim.spec)
-    threads = spec.env.get("OMP_NUM_THREADS", str(node.devices.threads_per_slot))
+    threads = plain_variables(spec.env).get("OMP_NUM_THREADS", str(node.devices.threads_per_slot))
     key = kernel_key(spec, claim.attempt.layout, threads=threads)
     return str(node.store.kernels / f"{key}.zip")
 

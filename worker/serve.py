@@ -17,6 +17,7 @@ from worker.environments.environment_store import EnvironmentStore
 from worker.heartbeat import Heart
 from worker.inbox.polls import ServerInbox
 from worker.launchers.rank_environment import check_reach
+from worker.masking import forget_left_secrets
 from worker.node.hardware.accelerators import open_accelerators
 from worker.node.hardware.devices import find_devices
 from worker.node.hardware.samples import Sampler, folders_of
@@ -94,6 +95,7 @@ def _serve(settings: Settings, store: NodeStore, *, api: WorkerApi, worker: Work
         node = replace(node, devices=replace(node.devices, visible=reply.slots))
     seconds = reply.heartbeat_seconds
     logger.info("node %s offers %d slots (%s)", node.name, hardware.slots, hardware.device_name)
+    forget_left_secrets(store)
     for attempt_id in adopt(store):
         logger.info("attempt %s is supervised", attempt_id)
     notices = [store.leaving]

@@ -22,6 +22,7 @@ import server.api.stream.endpoints
 import server.app.worker_endpoints
 import server.cluster.inbox.endpoints
 import server.cluster.membership.endpoints
+import server.cluster.named_secrets.endpoints
 import server.cluster.nodes.endpoints
 import server.cluster.projects.endpoints
 import server.cluster.supply.endpoints
@@ -107,6 +108,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     server.cluster.supply.endpoints.router,
     server.cluster.projects.endpoints.router,
     server.cluster.membership.endpoints.router,
+    server.cluster.named_secrets.endpoints.router,
     server.jobs.queue.endpoints.router,
     server.api.stream.endpoints.router,
     server.api.auth.endpoints.router,

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from sqlalchemy import Connection, select, text, update
+from sqlalchemy import Connection, select, text, tuple_, update
 
 from server.core.context import Context
 from server.core.database.tables import jobs
 from server.core.people.identity_tables import REFRESH_TOKEN, identities
+from server.core.people.secret_tables import secret_versions
 from server.core.secrets import KeyFileError
 
 BATCH = 500
@@ -19,12 +20,15 @@ def ensure_key(context: Context) -> str | None:
     A lost key file is not replaced, because a new key cannot decrypt the stored values.
     """
     query = select(jobs.c.env).where(jobs.c.env.is_not(None)).order_by(jobs.c.id.desc()).limit(1)
+    of_secret = select(secret_versions.c.ciphertext).limit(1)
     with context.database.read() as connection:
-        stored = connection.scalar(query)
-    if stored is None:
+        stored, ciphertext = connection.scalar(query), connection.scalar(of_secret)
+    if stored is None and ciphertext is None:
         context.secrets.create()
     try:
         context.secrets.open(stored)
+        if ciphertext is not None:
+            context.secrets.rotate_text(ciphertext, "a secret")
         context.secrets.seal({"": ""})
     except KeyFileError as error:
         return error.detail
@@ -32,7 +36,7 @@ def ensure_key(context: Context) -> str | None:
 
 
 def rotate(context: Context) -> int:
-    """Encrypt every stored environment with a new key, and return the number of environments.
+    """Encrypt every stored environment and secret with a new key; return the number of both.
 
     The former key stays in the file until the next rotation, for values that another process
     encrypts during this rotation.
@@ -46,7 +50,8 @@ def rotate(context: Context) -> int:
     count = 0
     with context.database.write() as connection:
         if not context.database.is_sqlite:  # SQLite has only one writer, so it needs no lock
-            connection.execute(text("LOCK TABLE jobs IN SHARE ROW EXCLUSIVE MODE"))
+            mode = "IN SHARE ROW EXCLUSIVE MODE"
+            connection.execute(text(f"LOCK TABLE jobs, secret_versions {mode}"))
         query = select(jobs.c.id, jobs.c.env).where(jobs.c.env.is_not(None)).order_by(jobs.c.id)
         after = ""
         while rows := connection.execute(query.where(jobs.c.id > after).limit(BATCH)).all():
@@ -55,6 +60,7 @@ def rotate(context: Context) -> int:
                 connection.execute(update(jobs).where(jobs.c.id == row.id).values(env=sealed))
             count, after = count + len(rows), rows[-1].id
         _rotate_refresh_tokens(context, connection)
+        count += _rotate_secrets(context, connection)
     secrets.forget_old_keys()
     return count
 
@@ -72,3 +78,15 @@ def _rotate_refresh_tokens(context: Context, connection: Connection) -> None:
                 one = update(identities).where(its.user_id == row.user_id)
                 connection.execute(one.values(refresh_token=sealed))
         after = rows[-1].user_id
+
+
+def _rotate_secrets(context: Context, connection: Connection) -> int:
+    key = (secret_versions.c.secret_id, secret_versions.c.version)
+    query, count, after = select(secret_versions).order_by(*key), 0, ("", 0)
+    while rows := connection.execute(query.where(tuple_(*key) > after).limit(BATCH)).all():
+        for row in rows:
+            sealed = context.secrets.rotate_text(row.ciphertext, f"secret {row.secret_id}")
+            its = (key[0] == row.secret_id) & (key[1] == row.version)
+            connection.execute(update(secret_versions).where(its).values(ciphertext=sealed))
+        count, after = count + len(rows), (rows[-1].secret_id, rows[-1].version)
+    return count

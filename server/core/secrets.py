@@ -1,22 +1,28 @@
-"""Encryption of `env` values with keys from a file outside the database."""
+"""Encryption of `env` values and secrets with keys from a file outside the database."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from cryptography.fernet import Fernet, InvalidToken, MultiFernet
+from pydantic import ValidationError
 
-from server.core.errors import UnavailableError
+from server.core.errors import UnavailableError, UnreadableError
 from trainyard.base.redaction import MASK
 from trainyard.run.atomic import create_file, replace_file
-from trainyard.spec.environment import is_allowed
+from trainyard.spec.environment import Environment, SecretReference, is_allowed
 from trainyard.spec.job import JobSpec
 
 KEPT_KEYS = 2
 """Number of keys kept after a rotation: the newest, and the one that other processes used during
 the rotation.
 """
+
+
+SealedEnv = Mapping[str, Any]
+"""Variables by name, each with an encrypted value, or with a reference to a secret as JSON."""
 
 
 class KeyFileError(UnavailableError):
@@ -48,23 +54,28 @@ class SecretsBox:
         """Drop all keys except the newest `KEPT_KEYS`; rotate every value first."""
         self._replace(self._lines()[:KEPT_KEYS])
 
-    def seal(self, env: Mapping[str, str]) -> dict[str, str] | None:
+    def seal(self, env: Environment) -> dict[str, Any] | None:
         """Return an environment with encrypted values; None for an empty environment.
 
         Raises:
             KeyFileError: the key file is missing or damaged.
         """
-        return {name: self._encrypt(value) for name, value in env.items()} or None
+        return {name: self._sealed(value) for name, value in env.items()} or None
 
-    def open(self, sealed: Mapping[str, str] | None) -> dict[str, str]:
+    def open(self, sealed: SealedEnv | None) -> dict[str, str | SecretReference]:
         """Return an environment with decrypted values, as it was submitted.
 
         Raises:
             KeyFileError: the key file is missing or damaged, or none of its keys decrypts a value.
         """
-        return {name: self._decrypt(token, name) for name, token in (sealed or {}).items()}
+        return {
+            name: self._decrypt(value, f"env.{name}")
+            if isinstance(value, str)
+            else _reference(name, value)
+            for name, value in (sealed or {}).items()
+        }
 
-    def restore(self, spec: JobSpec, sealed: Mapping[str, str] | None) -> JobSpec:
+    def restore(self, spec: JobSpec, sealed: SealedEnv | None) -> JobSpec:
         """Return a stored spec with its submitted environment.
 
         Raises:
@@ -72,16 +83,20 @@ class SecretsBox:
         """
         return spec.model_copy(update={"env": self.open(sealed)}) if sealed else spec
 
-    def shown(self, sealed: Mapping[str, str] | None) -> dict[str, str]:
+    def shown(self, sealed: SealedEnv | None) -> dict[str, str | SecretReference]:
         """Return an environment for a view, with values outside the allow-list masked.
 
-        If a value cannot be decrypted, all values are masked.
+        If a value cannot be decrypted, all values are masked. References are shown.
         """
+        references = references_of(sealed)
         try:
             env = self.open(sealed)
         except KeyFileError:
-            return dict.fromkeys(sealed or {}, MASK)
-        return {name: env[name] if is_allowed(name, env[name]) else MASK for name in env}
+            return {**dict.fromkeys(sealed or {}, MASK), **references}
+        return {
+            name: value if not isinstance(value, str) or is_allowed(name, value) else MASK
+            for name, value in env.items()
+        }
 
     def seal_text(self, text: str, *, purpose: str) -> str:
         """Return an encrypted text, such as a page token that its reader must not understand.
@@ -103,13 +118,40 @@ class SecretsBox:
             return None
         return text if given == purpose else None
 
-    def rotate(self, sealed: Mapping[str, str]) -> dict[str, str]:
+    def open_bound(self, sealed: str, *, purpose: str, name: str) -> str | None:
+        """Return a text that `seal_text` encrypted for this purpose; None if for another one.
+
+        Args:
+            sealed: a text that this server has stored.
+            purpose: the purpose.
+            name: words for the error.
+
+        Raises:
+            KeyFileError: the key file is missing or damaged, or none of its keys decrypts the text.
+        """
+        given, _, text = self._decrypt(sealed, name).partition("\n")
+        return text if given == purpose else None
+
+    def rotate(self, sealed: SealedEnv) -> dict[str, Any]:
         """Return an environment with its values decrypted, and encrypted again with the newest key.
 
         Raises:
             KeyFileError: the key file is missing or damaged, or none of its keys decrypts a value.
         """
-        return {name: self._encrypt(value) for name, value in self.open(sealed).items()}
+        return self.seal(self.open(sealed)) or {}
+
+    def rotate_text(self, sealed: str, name: str) -> str:
+        """Return a text of `seal_text`, encrypted again with the newest key; `name` is for errors.
+
+        Raises:
+            KeyFileError: the key file is missing or damaged, or none of its keys decrypts the text.
+        """
+        return self._encrypt(self._decrypt(sealed, name))
+
+    def _sealed(self, value: str | SecretReference) -> Any:
+        if isinstance(value, str):
+            return self._encrypt(value)
+        return value.model_dump(mode="json", exclude_defaults=True)
 
     def _encrypt(self, value: str) -> str:
         return self._fernet.encrypt(value.encode()).decode()
@@ -119,7 +161,7 @@ class SecretsBox:
             return self._fernet.decrypt(token).decode()
         except InvalidToken:
             raise KeyFileError(
-                f"env.{name} cannot be decrypted: no key in {self.path} made it; put back the file "
+                f"{name} cannot be decrypted: no key in {self.path} made it; put back the file "
                 "with which it was stored"
             ) from None
 
@@ -133,8 +175,8 @@ class SecretsBox:
                 self._read = (seen, MultiFernet([Fernet(line) for line in self._lines()]))
         except OSError as error:
             raise KeyFileError(
-                f"values of env cannot be read or stored without {self.path}: {error.strerror}; "
-                "put the file back"
+                f"values of env and secrets cannot be read or stored without {self.path}: "
+                f"{error.strerror}; put the file back"
             ) from None
         except ValueError as error:
             raise KeyFileError(f"{self.path} holds no keys: {error}; put the file back") from None
@@ -145,6 +187,26 @@ class SecretsBox:
 
     def _replace(self, keys: list[str]) -> None:
         replace_file(self.path, "\n".join(keys) + "\n", mode=0o600)
+
+
+def references_of(sealed: SealedEnv | None) -> dict[str, SecretReference]:
+    """Return the references to secrets in a stored environment, by variable; needs no key.
+
+    Raises:
+        UnreadableError: another version wrote a reference.
+    """
+    return {
+        name: _reference(name, value)
+        for name, value in (sealed or {}).items()
+        if not isinstance(value, str)
+    }
+
+
+def _reference(name: str, stored: Any) -> SecretReference:
+    try:
+        return SecretReference.model_validate(stored)
+    except ValidationError:
+        raise UnreadableError(f"the stored env.{name} cannot be read") from None
 
 
 def _new_key() -> str:

@@ -44,7 +44,7 @@ def test_rows_give_type_default_and_unit() -> None:
     assert written["training.seed"][0] == "integer, ≥ 0, < 2^63"
     assert written["data.validation_fraction"][0] == "number, ≥ 0, < 1"
     assert written["resources.device"][:2] == ["`auto` / `cpu` / `cuda`", '`"auto"`']
-    assert written["env"][:2] == ["table of: string, up to 4096 characters", "`{}`"]
+    assert written["env"][:2] == ["table of: string, up to 4096 characters or table", "`{}`"]
     assert written["checkpoint.writers"][0] == (
         "`auto` / `all` / `one_replica` or integer, ≥ 1, ≤ 65,536"
     )

@@ -166,6 +166,7 @@ class Place:
         program: dict[str, Any] | None = None,
         of_attempt: dict[str, Any] | None = None,
         sizes: Sequence[int] | None = None,
+        secrets: dict[str, str] | None = None,
     ) -> str:
         """Make the server place an attempt on this node; return its id.
 
@@ -179,6 +180,7 @@ class Place:
             program: the section `program`; the job then has no sections of the trainer.
             of_attempt: changed fields of the attempt.
             sizes: ranks of each node; equal by default.
+            secrets: values of the job's secrets, by variable.
         """
         self.made += 1
         attempt_id = attempt_id or make_id(milliseconds=self.made, entropy=os.urandom(10))
@@ -203,6 +205,7 @@ class Place:
             rendezvous=rendezvous,
             lease_seconds=30,
             report_seconds=0.1,
+            secrets=secrets or {},
         )
         self.server.attempts[attempt_id] = FakeAttempt(claim)
         return attempt_id

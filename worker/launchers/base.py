@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Protocol
 
+from trainyard.base.redaction import OutputMask
 from trainyard.protocol.attempt import AttemptSpec
 from trainyard.run.failures import Failure, FailureReason, Remedy
 from trainyard.run.records import RankExit
+from trainyard.spec.environment import plain_variables, secret_references
 from trainyard.spec.job import JobSpec, parse_job_spec
 from worker.launchers.rank_environment import rank_environment
-from worker.node.files import read_record
+from worker.node.files import read_record, read_small
 from worker.node.interface import interface_environment
 from worker.node.node_store import LaunchRecord, WorkerRun
 from worker.node.process_tree import ProcessTree
@@ -105,6 +108,41 @@ class Share:
         return 0.0 if program is None else program.stop_grace_seconds
 
     @cached_property
+    def secrets(self) -> dict[str, str]:
+        """Values of the secrets of the job, by variable.
+
+        Raises:
+            OSError, ValueError: the file is unreadable or damaged.
+        """
+        try:
+            found = json.loads(read_small(self.run.delivered))
+        except FileNotFoundError:  # no secrets, or the attempt is over
+            return {}
+        return {str(name): str(value) for name, value in found.items()}
+
+    @cached_property
+    def mask(self) -> OutputMask:
+        """Mask for the secrets of the job.
+
+        Raises:
+            OSError, ValueError: the file of the secrets is unreadable or damaged.
+        """
+        return OutputMask(self.secrets.values())
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """Variables of the job's spec, with the values of secrets.
+
+        Raises:
+            OSError, ValueError: the file of the secrets is unreadable, or a secret is missing.
+        """
+        missing = secret_references(self.spec.env).keys() - self.secrets.keys()
+        if missing:
+            named = ", ".join(f"env.{name}" for name in sorted(missing))
+            raise ValueError(f"{self.run.delivered} has no value for {named}")
+        return plain_variables(self.spec.env) | self.secrets
+
+    @cached_property
     def environment(self) -> dict[str, str]:
         """Environment variables of the launcher, the check and the ranks.
 
@@ -113,7 +151,7 @@ class Share:
         launch record's. An attempt of several nodes gets the name of the network interface between
         them, unless the node or the job sets one. A separate user's name and home override all.
         """
-        launch, job, node = self.launch, self.spec.env, rank_environment()
+        launch, job, node = self.launch, self.variables, rank_environment()
         threads = job.get("OMP_NUM_THREADS") or node.get("OMP_NUM_THREADS")
         return {
             **interface_environment(launch.others, node | job),

@@ -238,7 +238,7 @@ class ProgramLauncher(TorchrunLauncher):
         if not modules:
             return dict(share.environment)
         loaded = load_modules(modules, user=share.launch.user, folder=share.run.root)
-        kept = {**share.spec.env, **share.launch.environment}
+        kept = {**share.variables, **share.launch.environment}
         return with_modules(share.environment, loaded, kept=kept)
 
     def _code(self, roots: Mapping[str, str]) -> Path:

@@ -125,7 +125,7 @@ class TorchrunLauncher:
 
     @property
     def _output(self) -> str | None:
-        return tail(self._share.run.launcher_log) or None
+        return tail(self._share.run.launcher_log, mask=self._share.mask) or None
 
 
 def torchrun_command(

@@ -11,6 +11,7 @@ from typing import BinaryIO, TypeVar
 
 from pydantic import ValidationError
 
+from trainyard.base.redaction import NO_MASK, OutputMask
 from trainyard.outside.terminal_rows import shown_text
 from trainyard.protocol.record_parser import parse_record
 
@@ -108,12 +109,15 @@ def read_beneath(base: Path, parts: Sequence[str], *, limit: int) -> bytes:
     return content
 
 
-def tail(path: Path, *, limit: int = 2000) -> str:
-    """Return the last characters of an output file as a terminal shows them, for a message."""
+def tail(path: Path, *, mask: OutputMask = NO_MASK, limit: int = 2000) -> str:
+    """Return the last characters of an output file as a terminal shows them, for a message.
+
+    They are masked before they are cut, because the rest of a secret would not be found.
+    """
     try:
         with open_regular(path) as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - TAIL_BYTES))
             output = file.read(TAIL_BYTES)
     except OSError:
         return ""
-    return shown_text(output).strip()[-limit:]
+    return mask.text(shown_text(mask.masked(output)).strip())[-limit:]

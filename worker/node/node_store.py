@@ -78,6 +78,9 @@ class LaunchRecord(RecordModel):
 class WorkerRun(RunDirectory):
     """A run directory with the files that only the worker uses."""
 
+    delivered = Entry("secrets.json")
+    """Values of the attempt's secrets by variable, until the end of the attempt (0600; the ranks
+    get them as variables)."""
     launch = Entry("launch.json")
     """The `LaunchRecord`; written last, because it marks the directory as complete."""
     identity = Entry("supervisor.json")

@@ -19,6 +19,7 @@ failure. So the other ranks can write their errors in the time that the supervis
 import ctypes
 import json
 import os
+import resource
 import signal
 import sys
 import time
@@ -64,10 +65,20 @@ def tie(parent: int, user: str, *, ignored: list[str], command: list[str]) -> in
     elif os.geteuid():  # an exec by root returns all capabilities, so root keeps them
         drop_capabilities()
     die_with(parent)
+    forbid_core_dumps()
     variables = os.environ.pop(ENVIRONMENT, None)
     environment = dict(os.environ) if variables is None else read_environment(int(variables))
     environment[LAUNCHER_PID] = str(os.getpid())
     return execute(command, ignored, environment)
+
+
+def forbid_core_dumps() -> None:
+    """Let this process and its children leave no core file, which would hold their secrets.
+
+    A command may raise the limit again for itself.
+    """
+    _, most = resource.getrlimit(resource.RLIMIT_CORE)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, most))
 
 
 def read_environment(descriptor: int) -> dict[str, str]:
@@ -152,6 +163,7 @@ def become_rank(
     """Become the rank once the wrapper has recorded this process' pid."""
     try:
         os.setsid()  # torchrun sends signals to the wrapper's process group
+        forbid_core_dumps()  # a forked rank was not tied
         die_with(wrapper)
         os.dup2(log, 1)
         os.dup2(log, 2)

@@ -10,11 +10,13 @@ from dataclasses import dataclass, replace
 from signal import Signals
 from typing import Literal
 
+from trainyard.base.redaction import OutputMask
 from trainyard.protocol.states import DesiredState
 from trainyard.run.atomic import replace_file
 from trainyard.run.failures import FREE_RETRIES, REMEDIES, Failure, FailureReason
 from trainyard.run.record_base import to_json
 from trainyard.run.records import ExitRecord, Outcome, RankExit, RankPosition
+from worker.masking import masked_value
 from worker.node.files import read_record
 from worker.node.node_store import WorkerRun
 
@@ -137,10 +139,12 @@ def without_claims(error: Failure, *, of_program: bool) -> Failure:
     return replace(plain, reason=reason, remedy=REMEDIES[reason])
 
 
-def record_exit(run: WorkerRun, findings: Findings) -> ExitRecord:
+def record_exit(
+    run: WorkerRun, findings: Findings, *, mask: OutputMask | None = None
+) -> ExitRecord:
     """Classify the end of the share, and write the result to `exit.json`.
 
-    An earlier supervisor's record of the share is kept.
+    An earlier supervisor's record of the share is kept. `mask` masks the texts of the record.
 
     Returns:
         The exit record, even if the file could not be written, because the report does not need the
@@ -150,6 +154,8 @@ def record_exit(run: WorkerRun, findings: Findings) -> ExitRecord:
     if written is not None:
         return written
     record = judge(findings, time=time.time())
+    if mask:
+        record = replace(masked_value(record, mask), outcome=record.outcome)
     logger.info("%s: %s", record.outcome, record.failure.message if record.failure else "")
     try:
         replace_file(run.exit, to_json(record, indent=1) + "\n")

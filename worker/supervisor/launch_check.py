@@ -108,7 +108,7 @@ class InputCheck:
             message=f"the {what} {end}",
             node=node,
             signal=signal,
-            traceback=tail(run.log(self._share.ranks[0])) or None,
+            traceback=tail(run.log(self._share.ranks[0]), mask=self._share.mask) or None,
         )
 
     def close(self) -> None:

@@ -41,7 +41,7 @@ def report_orphan(
     ranks.stop()
     logger.warning("%s has died; ended its processes", predecessor)
     orders = Orders(run, leads=False)
-    grace = share.stop_grace_seconds
+    grace, mask = share.stop_grace_seconds, share.mask
     artifacts = ArtifactUploader(share, lambda: orders.uploads_until(grace))
     reporter = Reporter(
         run,
@@ -55,7 +55,9 @@ def report_orphan(
             event_tail=event_tail_of(share),
             artifacts=artifacts,
             log_held_bytes=sys.maxsize,  # logs no longer grow; the server may have them
+            mask=mask,
         ),
+        mask=mask,
     )
     uploading = threading.Thread(target=artifacts.upload_until_over, name="uploader")
     uploading.start()

@@ -6,9 +6,11 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
+from trainyard.base.redaction import NO_MASK, OutputMask
 from trainyard.protocol.rest.errors import ApiError
 from trainyard.protocol.worker_messages import PROTOCOL, Identity, Report, ReportReply
 from trainyard.run.control_files import answer_files
@@ -16,6 +18,7 @@ from trainyard.run.fact_types.fact_records import MAX_FACTS_BYTES, RunFacts
 from trainyard.run.record_base import to_plain
 from trainyard.run.records import ExitRecord, Heartbeat, Provenance, RequestAnswer
 from worker.api import BACKOFF, ServerAway, WorkerApi
+from worker.masking import masked_value
 from worker.node.files import read_record
 from worker.node.node_store import LaunchRecord, NodeStore, WorkerRun
 from worker.supervisor.exit_classification import Findings, record_exit
@@ -55,6 +58,7 @@ class Reporter:
         identity: Identity,
         orders: Orders,
         spool: Spool,
+        mask: OutputMask = NO_MASK,
         rank_pids: Callable[[], dict[int, int]] = dict,
         sign_of_life: Callable[[], Heartbeat | None] = lambda: None,
     ) -> None:
@@ -63,6 +67,7 @@ class Reporter:
         self._identity = identity
         self._orders = orders
         self._spool = spool
+        self._mask = mask
         self._rank_pids = rank_pids
         self._sign_of_life = sign_of_life
         self._exit: ExitRecord | None = None
@@ -95,7 +100,8 @@ class Reporter:
                 self._launch.user.close(self._run.root)
             except OSError:
                 logger.exception("%s stays open to the user of its ranks", self._run.root)
-        record = self._exit = record_exit(self._run, findings)
+        self._spool.finish()
+        record = self._exit = record_exit(self._run, findings, mask=self._mask)
         self._nudge.set()
         return record
 
@@ -229,7 +235,7 @@ class Reporter:
             return None
         path = self._run.provenance
         found = read_record(path, Provenance, owner=self._run.writer)
-        return None if found is None else to_plain(found)
+        return None if found is None else masked_value(to_plain(found), self._mask)
 
     def _facts(self, *, is_last: bool) -> RunFacts | None:
         """Return the facts of the run if they have changed and a report is due; otherwise None."""
@@ -247,6 +253,7 @@ class Reporter:
         facts = None
         if found.st_size <= 12 * MAX_FACTS_BYTES:  # two sections; an escaped byte takes six bytes
             facts = read_record(self._run.facts, RunFacts, owner=self._run.writer)
+            facts = masked_value(facts, self._mask)
         if facts is None:
             logger.warning("%s is not reported: no facts within their limits", self._run.facts)
             self._facts_sent = file
@@ -259,5 +266,5 @@ class Reporter:
         for request_id, path in islice(unsent, MAX_ANSWERS):
             answer = read_record(path, RequestAnswer, owner=self._run.writer)
             if answer is not None:
-                answers[request_id] = answer
+                answers[request_id] = replace(answer, message=self._mask.text(answer.message))
         return answers

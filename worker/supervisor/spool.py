@@ -19,6 +19,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from trainyard.base.redaction import NO_MASK, OutputMask
 from trainyard.protocol.worker_messages import ARTIFACTS, EVENT_FILES, MAX_CHUNK_BYTES, Chunk
 from trainyard.run.artifacts.artifact_records import DropReason
 from worker.artifacts.uploader import ArtifactUploader
@@ -44,9 +45,14 @@ PUNCH_HOLE_KEEP_SIZE = 0x02 | 0x01  # linux/falloc.h
 class SpoolFile:
     """One append-only file of the spool."""
 
-    def __init__(self, name: str, path: Path, *, owner: int, whole_lines: bool) -> None:
+    def __init__(
+        self, name: str, path: Path, *, owner: int, whole_lines: bool, mask: OutputMask = NO_MASK
+    ) -> None:
         self.name = name
         self.path = path
+        self._mask = mask
+        self.is_final = False
+        """Whether the file no longer grows."""
         self._owner = owner
         self._refused = False
         self.whole_lines = whole_lines
@@ -72,10 +78,13 @@ class SpoolFile:
         line above `MAX_CHUNK_BYTES` cannot come from a trainer, so the file is not sent from this
         line on.
         """
-        start = self.acknowledged
+        start, before = self.acknowledged, b""
         self.is_at_end = True
         try:
             with open_regular(self.path, owner=self._owner) as file:
+                if not self.whole_lines:
+                    file.seek(max(start - self._mask.longest, 0))
+                    before = file.read(min(start, self._mask.longest))
                 file.seek(start)
                 content = file.read(limit)
                 self.is_at_end = len(content) < limit
@@ -90,7 +99,10 @@ class SpoolFile:
             self._refuse(f"the line at byte {start} is longer than {MAX_CHUNK_BYTES:,} bytes")
             return None
         if self.whole_lines:
-            content = content[: content.rfind(b"\n") + 1]
+            content = self._mask.lines(content[: content.rfind(b"\n") + 1])
+        elif self._mask:
+            is_end = self.is_final and self.is_at_end
+            content = self._mask.prefix(content, is_end=is_end, before=before)
         if not content:
             return None
         return Chunk(
@@ -121,12 +133,22 @@ class SpoolFile:
             return False
         try:
             with open_regular(self.path, owner=self._owner, writing=True) as file:
+                if end > self.acknowledged:
+                    self._mask_across(file.fileno(), end)
                 _punch_hole(file.fileno(), self._freed, end - self._freed)
         except OSError:  # the file system has no holes: the bytes stay
             return False
         lost = end > max(self._freed, self.acknowledged)
         self._freed = end
         return lost
+
+    def _mask_across(self, fd: int, offset: int) -> None:
+        """Mask the rest of a secret after an offset, before which the bytes are removed."""
+        first = max(offset - self._mask.longest, 0)
+        content = os.pread(fd, offset - first + self._mask.longest, first)
+        masked = self._mask.masked(content)
+        if masked != content:
+            os.pwrite(fd, masked[offset - first :], offset)
 
 
 @dataclass
@@ -165,29 +187,37 @@ class Spool:
         log_held_bytes: int = LOG_HELD_BYTES,
         event_tail: EventTail | None = None,
         artifacts: ArtifactUploader | None = None,
+        mask: OutputMask = NO_MASK,
     ) -> None:
         self._root = run.root
         self._event_tail = event_tail
         self._artifacts = artifacts
         self._kept, self._held = log_kept_bytes, log_held_bytes
         self._records = [
-            SpoolFile("metrics", run.metrics, owner=run.writer, whole_lines=True),
-            SpoolFile("events", run.events, owner=run.writer, whole_lines=True),
+            SpoolFile("metrics", run.metrics, owner=run.writer, whole_lines=True, mask=mask),
+            SpoolFile("events", run.events, owner=run.writer, whole_lines=True, mask=mask),
         ]
         # One file per process; the files take turns, and none delays events.
         self._rank_metrics = deque(
-            SpoolFile(f"metrics:{r}", run.metrics_of(r), owner=run.writer, whole_lines=True)
+            SpoolFile(
+                f"metrics:{r}", run.metrics_of(r), owner=run.writer, whole_lines=True, mask=mask
+            )
             for r in processes
             if r > 0
         )
         supervisor = os.geteuid()  # the supervisor creates and owns the ranks' logs
-        of_files = SpoolFile(EVENT_FILES, run.event_records, owner=supervisor, whole_lines=True)
+        of_files = SpoolFile(
+            EVENT_FILES, run.event_records, owner=supervisor, whole_lines=True, mask=mask
+        )
         self._made_files = [] if event_tail is None else [of_files]
         if artifacts is not None:
             path = artifacts.lines.path
-            self._made_files += [SpoolFile(ARTIFACTS, path, owner=supervisor, whole_lines=True)]
+            self._made_files += [
+                SpoolFile(ARTIFACTS, path, owner=supervisor, whole_lines=True, mask=mask)
+            ]
         self._logs = deque(
-            SpoolFile(f"log:{r}", run.log(r), owner=supervisor, whole_lines=False) for r in ranks
+            SpoolFile(f"log:{r}", run.log(r), owner=supervisor, whole_lines=False, mask=mask)
+            for r in ranks
         )
         self._files = {file.name: file for file in self._all()}
         self._record_limit = CHUNK_BYTES
@@ -260,6 +290,11 @@ class Spool:
             sizes = {file: file.size for file in (metrics, *self._rank_metrics)}
             self._barrier = _Barrier(end, sizes)
         return self._barrier
+
+    def finish(self) -> None:
+        """Note that the files no longer grow, so the end of a log cannot begin a secret."""
+        for file in self._files.values():
+            file.is_final = True
 
     def make_room(self) -> None:
         """Free the excess space of logs; on a nearly full disk, drop artifacts first, then logs."""

@@ -22,6 +22,7 @@ from worker.artifacts.uploader import ArtifactUploader
 from worker.launchers.base import LauncherFactory, Observation, Share
 from worker.launchers.program_disk import program_disk
 from worker.launchers.rank_environment import code_of
+from worker.masking import forget_secrets
 from worker.node.files import read_record, tail
 from worker.node.host_memory import MemoryWatch
 from worker.node.kernel_store import KernelStore
@@ -87,7 +88,9 @@ class Supervisor:
         )
         self._kernels = KernelStore(run, share.attempt.kernel_cache)
         self._shells = ShellRuns(share, before_start=self._kernels.keep_none)
-        grace = share.stop_grace_seconds
+        grace, mask = share.stop_grace_seconds, share.mask
+        if mask.left_out:
+            logger.warning("%d forms of lines of secrets are not masked", mask.left_out)
         self._artifacts = ArtifactUploader(share, lambda: self._orders.uploads_until(grace))
         self._spool = Spool(
             run,
@@ -95,6 +98,7 @@ class Supervisor:
             processes=share.processes_of_program,
             event_tail=event_tail_of(share),
             artifacts=self._artifacts,
+            mask=mask,
         )
         self._reporter = Reporter(
             run,
@@ -102,6 +106,7 @@ class Supervisor:
             identity=identity,
             orders=self._orders,
             spool=self._spool,
+            mask=mask,
             rank_pids=lambda: dict(self._seen.pids),
             sign_of_life=self._sign_of_program,
         )
@@ -153,6 +158,9 @@ class Supervisor:
             return None
         return Heartbeat(phase=Phase.TRAINING, step=0, time=time.time())
 
+    def _tail(self, rank: int) -> str | None:
+        return tail(self._run.log(rank), mask=self._share.mask) or None
+
     def _findings(self, fault: Failure | None) -> Findings:
         self._seen = self._launcher.observe()
         of_program = self._share.runs_program
@@ -178,7 +186,7 @@ class Supervisor:
             flight_record=next(map(str, sorted(self._run.flight_recorder.glob("*"))), None),
             program_ranks=self._seen.ranks if of_program else None,
             stopped_in_time=self._stop is not None and self._stop.in_time,
-            output=None if failing is None else tail(self._run.log(failing)) or None,
+            output=None if failing is None else self._tail(failing),
             seconds_unheard=self._seconds_unheard(),
         )
 
@@ -347,6 +355,7 @@ def run_detached(folder: Path, lock_fd: int, launcher: LauncherFactory) -> None:
             with suppress(OSError):  # without a recorded exit the attempt is still open
                 if (user := RankUser.of_run(run.root)) is not None:
                     user.close(run.root)
+            forget_secrets(run)
             lock.forget()
 
 

@@ -19,7 +19,7 @@ UNKNOWN_FIELD = ("extra_forbidden", "unexpected_keyword_argument")
 """pydantic's error types for an unknown field: one for models, one for dataclasses."""
 
 
-SECRET_FIELDS = frozenset({"password", "current", "new", "token", "code"})
+SECRET_FIELDS = frozenset({"password", "current", "new", "token", "code", "value"})
 """Top-level fields of bodies whose values are secrets, so no problem contains them."""
 
 
@@ -109,9 +109,9 @@ def _resolvable(location: Sequence[str | int], document: Any) -> tuple[str | int
     for part in location:
         if isinstance(document, dict) and isinstance(part, str):
             if part not in document:
-                # A missing field has no value yet, so keep its key.
-                if part.isidentifier():
-                    path.append(part)
+                if not part.isidentifier():  # a tag of a union
+                    continue
+                path.append(part)  # a missing field has no value yet, so keep its key
                 break
             document = document[part]
         elif isinstance(document, list | tuple) and isinstance(part, int):
@@ -151,7 +151,9 @@ def problems_of(error: ValidationError, document: Any) -> list[Problem]:
         if item["type"] in UNKNOWN_FIELD:
             detail = "unknown field"
         elif legal := LEGAL.get(item.get("ctx", {}).get("pattern", "")):
-            detail = f"{_cut(repr(item['input']))} is no name; legal: {legal}"
+            # A person may put a secret itself in place of its name.
+            shown = "this" if "env" in item["loc"] else _cut(repr(item["input"]))
+            detail = f"{shown} is no name; legal: {legal}"
         elif item["type"] != "missing" and isinstance(item["input"], str | int | float | bool):
             detail += _shown(item, detail)
         if detail not in details.setdefault(pointer, []):

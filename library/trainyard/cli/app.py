@@ -30,6 +30,7 @@ from trainyard.cli.commands.machines import (
     node_sources,
     projects,
     prove,
+    secret_commands,
     user_commands,
 )
 from trainyard.cli.errors import FAILED, CommandGroup, write_error
@@ -65,6 +66,7 @@ COMMANDS: tuple[tuple[Callable[..., None], str], ...] = (
     (member_commands.members, "List the members of a project; add, limit or remove one."),
     (member_commands.groups, "List the issuer's groups with a role; give one a role."),
     (member_commands.service_accounts, "List service accounts of a project; create or end one."),
+    (secret_commands.secrets, "List secrets without values; set or remove one."),
     (access_tokens.tokens, "List your tokens with their scopes; create or revoke one."),
     (user_commands.users, "List users; invite, change or disable one."),
     (user_commands.whoami, "Show your user and permissions."),

@@ -15,7 +15,7 @@ from trainyard.client.calls.code_packs import PackCalls
 from trainyard.client.calls.goodput import GoodputCalls
 from trainyard.client.calls.job_artifacts import ArtifactCalls
 from trainyard.client.calls.job_requests import RequestCalls
-from trainyard.client.calls.member_calls import MemberCalls
+from trainyard.client.calls.member_calls import MemberCalls, SecretCalls
 from trainyard.client.calls.node_sources import SourceCalls
 from trainyard.client.calls.nodes import NodeCalls
 from trainyard.client.calls.past_runs import ImportCalls
@@ -60,6 +60,7 @@ class Client(
     ImportCalls,
     JobListCalls,
     MemberCalls,
+    SecretCalls,
     NodeCalls,
     PackCalls,
     ProjectCalls,

@@ -24,11 +24,13 @@ from trainyard.run.fact_types.fact_records import RunFacts
 from trainyard.run.records import ExitRecord, Heartbeat, Request, RequestAnswer
 from trainyard.spec.job import JobSpec
 
-PROTOCOL = 4
+PROTOCOL = 5
 """Version of the messages between workers and the server."""
 OLDEST_PROTOCOL = 4
 """Oldest version of workers that the server accepts: the version before `PROTOCOL` if a release
 contained that version, otherwise `PROTOCOL`."""
+SECRETS_PROTOCOL = 5
+"""First version of workers that take secrets."""
 OLDEST_REPORTS = 3
 """Oldest version of reports that the server accepts from supervisors. The supervisor of a running
 attempt outlives an upgrade of server and worker. Only other messages changed since this version."""
@@ -226,7 +228,12 @@ class ClaimReply(RecordModel):
     """All parameters that a supervisor needs to launch its share."""
 
     spec: JobSpec
-    """Spec of the job."""
+    """Spec of the job, with references in place of secrets."""
+    # An older worker does not know the field.
+    secrets: Annotated[dict[str, str], Field(exclude_if=lambda secrets: not secrets)] = Field(
+        default_factory=dict
+    )
+    """Values of the secrets to which the spec refers, by variable."""
     attempt: AttemptSpec
     """Attempt, without the paths of storage roots, because these paths differ between nodes."""
     attempt_token: str

@@ -6,7 +6,12 @@ import itertools
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Annotated, Literal
 
+from pydantic import Field
+
+from trainyard.base.model_base import SpecModel
+from trainyard.base.names import NAME
 from trainyard.base.problems import Problem, pointer_to
 from trainyard.base.redaction import MASK, is_masked
 
@@ -19,6 +24,25 @@ RESERVED_ENV = re.compile(
 """Names that the launcher sets or that the node reserves; a job must not set them."""
 
 
+SecretOwner = Literal["project", "owner"]
+SecretName = Annotated[str, Field(pattern=NAME, max_length=80, examples=["hf"])]
+
+
+class SecretReference(SpecModel):
+    """Reference to a secret, whose value the server delivers at each launch."""
+
+    secret: SecretName
+    """Name of the secret."""
+    of: SecretOwner = "project"
+    """Whose secret it is: of the job's `project`, or of the user who owns the job (`owner`)."""
+    version: Annotated[int, Field(ge=1, lt=2**31)] | None = None
+    """Version of the secret; by default the newest one at the time of each launch."""
+
+
+Environment = Mapping[str, str | SecretReference]
+"""Variables by name, each with its value or with a reference to a secret."""
+
+
 @dataclass(frozen=True)
 class Variable:
     """Legal values of one variable."""
@@ -29,7 +53,9 @@ class Variable:
     """Return whether a value is legal."""
 
 
-def checked_environment(env: dict[str, str]) -> dict[str, str]:
+def checked_environment(
+    env: dict[str, str | SecretReference],
+) -> dict[str, str | SecretReference]:
     """Return the variables unchanged if all names are well-formed and not reserved.
 
     Raises:
@@ -43,13 +69,23 @@ def checked_environment(env: dict[str, str]) -> dict[str, str]:
     return env
 
 
+def plain_variables(env: Environment) -> dict[str, str]:
+    """Return the variables whose values are in the spec."""
+    return {name: value for name, value in env.items() if isinstance(value, str)}
+
+
+def secret_references(env: Environment) -> dict[str, SecretReference]:
+    """Return the references to secrets, by variable."""
+    return {name: value for name, value in env.items() if not isinstance(value, str)}
+
+
 def is_allowed(name: str, value: str) -> bool:
     """Return whether a job without its own code may set a variable to a value."""
     variable = ALLOWED.get(name)
     return variable is not None and variable.accepts(value)
 
 
-def environment_problems(env: Mapping[str, str]) -> list[Problem]:
+def environment_problems(env: Environment) -> list[Problem]:
     """Return a problem for each variable in `env` whose name or value is not on the allow-list.
 
     A variable might run, load or contact something. A deny-list cannot be complete: for example,
@@ -65,6 +101,8 @@ def environment_problems(env: Mapping[str, str]) -> list[Problem]:
             if not shown:  # only once, because it is long
                 detail += f"; legal without: {allowed_names()}"
                 shown = True
+        elif not isinstance(value, str):
+            detail = f"{name} takes no secret; legal: {variable.legal}"
         elif variable.accepts(value):
             continue
         else:

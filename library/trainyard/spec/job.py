@@ -120,7 +120,8 @@ class JobSpec(SpecModel):
     env: Env = Field(default_factory=dict)
     """Environment variables of the ranks. Where jobs must not bring code, only the variables in
     docs/environment.md are legal. Values are stored encrypted; views mask all values that
-    docs/environment.md does not list."""
+    docs/environment.md does not list. `{"secret": "hf"}` in place of a value refers to a secret of
+    the project (docs/secrets.md)."""
 
     @model_validator(mode="after")
     def _fit_warmup(self) -> Self:

@@ -52,6 +52,12 @@ MEANINGS: Mapping[Permission, Meaning] = {
         "Add, limit and remove members, make service accounts, and transfer jobs.",
         ProjectRole.MAINTAINER,
     ),
+    Permission.SECRETS_USE: Meaning(
+        "List secrets without values, and use secrets in jobs.", ProjectRole.MEMBER
+    ),
+    Permission.SECRETS_WRITE: Meaning(
+        "Store and delete secrets of projects.", ProjectRole.MAINTAINER
+    ),
     Permission.PROJECTS_WRITE: Meaning(
         "Change description, weight and quotas of projects.", ClusterRole.OPERATOR
     ),

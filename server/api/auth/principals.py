@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Annotated, Any, ClassVar
@@ -308,6 +308,18 @@ def lock_users(connection: Connection, user_ids: Sequence[str | None]) -> None:
     ids = sorted({each for each in user_ids if each is not None})
     locked = select(users.c.id).where(users.c.id.in_(ids)).order_by(users.c.id)
     connection.execute(locked.with_for_update()).all()
+
+
+def scopes_of_users(
+    connection: Connection, user_ids: Collection[str], now: datetime
+) -> Mapping[str, Scope]:
+    """Return the present scopes of users by id; users that are not active are omitted."""
+    columns = (users.c.id, users.c.role, own_roles, everyones_roles)
+    query = select(*columns).where(users.c.id.in_(sorted(user_ids)), IS_ACTIVE)
+    return {
+        row.id: scope_of(present_roles(row.role, row.own_roles, row.everyones_roles))
+        for row in connection.execute(query, {"now": now})
+    }
 
 
 # Built once, as those above. Roles have a later statement, because one that waits reads old roles.

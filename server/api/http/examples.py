@@ -39,6 +39,7 @@ from trainyard.protocol.user_accounts.members import (
     ServiceTokenRequest,
     UserLimits,
 )
+from trainyard.protocol.user_accounts.secret_views import SecretRequest
 from trainyard.protocol.user_accounts.single_sign_on import GroupRequest, LinkRequest
 from trainyard.protocol.user_accounts.views import (
     InvitationAcceptance,
@@ -143,6 +144,7 @@ EXAMPLES: Examples = {
     DeviceCode: {"poll": {"device_code": "wW0j..."}},
     UserCode: {"check": {"user_code": "BCDF-GHJK"}},
     DeviceDecision: {"approve": {"user_code": "BCDF-GHJK", "approved": True}},
+    SecretRequest: {"token": {"value": "hf_..."}},
     EveryoneRequest: {"viewer": {"role": "viewer"}, "none": {"role": None}},
     ServiceAccountRequest: {"nightly": {"name": "nightly", "role": "member"}},
     ServiceTokenRequest: {"for_ci": {"name": "ci", "scopes": ["jobs:read", "jobs:write"]}},

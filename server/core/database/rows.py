@@ -122,7 +122,8 @@ class LaunchedJob(JobHead):
     """A job with only the columns for a placement; a round reads hundreds of such rows."""
 
     stored_spec: Annotated[StoredRecord[JobSpec], tables.jobs.c.spec]
-    env: dict[str, str] | None
+    env: dict[str, Any] | None
+    owner_id: str
     stored_pending: Annotated[StoredRecord[PendingLaunch] | None, tables.jobs.c.pending]
     queued_at: datetime | None
     attempt: int
@@ -168,7 +169,6 @@ class Job(LaunchedJob):
     progress: Progress
     created_by: str
     token_id: str | None
-    owner_id: str
     created_at: datetime
     updated_at: datetime
     ended_at: datetime | None
@@ -210,6 +210,7 @@ class Attempt(TypedRow):
     gives_way: bool
     runs_until: datetime | None
     ordered_at: datetime | None
+    secrets: list[dict[str, Any]] | None
     provenance: dict[str, object] | None
     continuity: Continuity | None
     save_failed: SaveFailed | None

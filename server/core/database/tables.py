@@ -148,6 +148,8 @@ attempts = Table(
     # Backfilled on an estimate alone, so jobs that waited at that time preempt the attempt.
     Column("gives_way", Boolean, nullable=False, default=False, server_default="0"),
     Column("preempted", Text),  # why the attempt must leave although its job continues
+    # Versions of secrets that all its nodes get (`DeliveredSecret`, with ids); null without any.
+    Column("secrets", Json),
     Column("provenance", Json),
     Column("continuity", Record(Continuity)),
     Column("save_failed", Record(SaveFailed)),

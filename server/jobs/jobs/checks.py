@@ -8,6 +8,8 @@ from collections.abc import Callable
 from sqlalchemy import Connection, exists, func, select
 
 from server.api.http.path_params import CHECKPOINT_ID
+from server.cluster.named_secrets.secret_uses import SecretUse, check_use
+from server.cluster.projects.service import check_project
 from server.core.context import Context
 from server.core.database.tables import checkpoints, jobs, nodes
 from server.core.errors import InvalidRequestError
@@ -84,6 +86,19 @@ def check_code(actor: Actor, spec: JobSpec, *, project: str, at: str = "") -> No
         detail = f"runs code, which needs {Permission.CODE_RUN}"
         problems = [Problem(pointer=f"{at}{each}", detail=detail) for each in fields]
         raise actor.refusal(Permission.CODE_RUN, problems, project=project)
+
+
+def check_secrets(context: Context, connection: Connection, spec: JobSpec, *, actor: Actor) -> None:
+    """Refuse a new job with secrets that do not exist, or that the actor may not use.
+
+    Raises:
+        InvalidRequestError: the project does not exist or is hidden, or a secret does not exist.
+        ForbiddenError: the actor lacks `secrets:use` in the project.
+    """
+    use = SecretUse.of_new_job(spec, actor)
+    if use.references:
+        check_project(connection, spec.project, scope=actor.scope)
+        check_use(context, connection, use, actor=actor, token_id=actor.token_id)
 
 
 def check_world_size(context: Context, world_size: int, *, pointer: str) -> None:

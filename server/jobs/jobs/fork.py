@@ -26,6 +26,7 @@ from server.jobs.jobs.checks import (
     check_code,
     check_hardware,
     check_places,
+    check_secrets,
     check_spec,
     check_world_size,
     known_slots,
@@ -42,7 +43,13 @@ from trainyard.protocol.rest.checkpoints import ForkPreview, ForkRequest
 from trainyard.protocol.resume_parts import CheckpointPart, start_state
 from trainyard.run.checkpoints.checkpoint_names import split_checkpoint_id
 from trainyard.run.checkpoints.program_manifest import ProgramManifest
-from trainyard.spec.environment import is_allowed
+from trainyard.spec.environment import (
+    Environment,
+    SecretReference,
+    is_allowed,
+    plain_variables,
+    secret_references,
+)
 from trainyard.spec.job import JobSpec, parse_job_spec
 
 LONGEST_NAME = 80
@@ -62,7 +69,7 @@ class ForkSource(TypedRow):
     deleting_since: datetime | None
     stored_spec: Annotated[StoredRecord[JobSpec], jobs.c.spec]
     project: Annotated[str, jobs.c.project]
-    env: Annotated[dict[str, str] | None, jobs.c.env]
+    env: Annotated[dict[str, Any] | None, jobs.c.env]
     token_id: Annotated[str | None, jobs.c.token_id]
     owner_id: Annotated[str, jobs.c.owner_id]
     created_by: Annotated[str, jobs.c.created_by]
@@ -127,7 +134,8 @@ def fork(
         ConflictError: the checkpoint is being deleted, known to be damaged, or saved by a program.
         InvalidRequestError: the new job cannot run here, or not from this checkpoint; or the key
             was used for another request.
-        ForbiddenError: the new job brings code, and the actor lacks `code:run`.
+        ForbiddenError: the new job brings code or uses secrets, and the actor lacks `code:run` or
+            `secrets:use`.
     """
     job_id = context.new_id()
     with write_as(context, actor) as connection:
@@ -175,11 +183,18 @@ def _digest(checkpoint_id: str, request: ForkRequest) -> str:
     return hashlib.sha256(f"{checkpoint_id} {request.model_dump_json()}".encode()).hexdigest()
 
 
-def _has_env(patch: object, env: Mapping[str, str]) -> bool:
+def _has_env(patch: object, env: Environment) -> bool:
     """Return whether a request with this JSON merge patch can have led to the environment `env`."""
     if not isinstance(patch, Mapping):
         return patch is None and not env
-    return all(env.get(name) == value for name, value in patch.items())
+    return all(_leads_to(value, env.get(name)) for name, value in patch.items())
+
+
+def _leads_to(value: object, found: str | SecretReference | None) -> bool:
+    if isinstance(value, Mapping) and isinstance(found, SecretReference):
+        document = found.model_dump(mode="json")
+        return all(document.get(field) == part for field, part in value.items())
+    return value == found
 
 
 def _prepare(
@@ -203,6 +218,7 @@ def _prepare(
         check_project(connection, spec.project, scope=actor.scope)
         check_hardware(connection, spec)
         check_places(connection, spec, scope=actor.scope)
+        check_secrets(context, connection, spec, actor=actor)
     except InvalidRequestError as error:
         raise InvalidRequestError.of(_in_request(error.problems)) from None
     try:
@@ -218,21 +234,36 @@ def _prepare(
 
 def _env(
     context: Context, source: ForkSource, *, request: ForkRequest, actor: Actor
-) -> Mapping[str, str]:
-    """Return the environment that the fork inherits, without values that the actor may not see."""
+) -> Environment:
+    """Return the environment that the fork inherits, without values that the actor may not see.
+
+    References to secrets of the project are taken over, because the actor needs the right to use
+    them. A reference to own secrets would mean those of the actor, which the code of the other job
+    would get, so the actor must repeat it.
+    """
     env = context.secrets.open(source.env)
-    if actor.may_act_for(source.owner_id, source.token_id):
-        return env
-    hidden = {name for name, value in env.items() if not is_allowed(name, value)}
-    changes = request.changes.get("env", {})
-    left_open = hidden - changes.keys() if isinstance(changes, Mapping) else set[str]()
-    if left_open:
+    hidden: dict[str, str] = {}
+    if not actor.may_act_for(source.owner_id, source.token_id):
         detail = (
             f"{source.created_by} submitted the other job with a value that may be a "
             "secret, so it is not taken over: give a value, or null to leave it out"
         )
-        pointers = (f"/changes/env/{name}" for name in sorted(left_open))
-        raise InvalidRequestError.of(Problem(pointer=each, detail=detail) for each in pointers)
+        plain = plain_variables(env).items()
+        hidden |= {name: detail for name, value in plain if not is_allowed(name, value)}
+    if not actor.made(source.owner_id, source.token_id):
+        detail = (
+            "the other job refers to an own secret of its owner, and the fork would get yours: "
+            "repeat the reference, or null to leave it out"
+        )
+        references = secret_references(env).items()
+        hidden |= {name: detail for name, each in references if each.of == "owner"}
+    changes = request.changes.get("env", {})
+    left_open = hidden.keys() - changes.keys() if isinstance(changes, Mapping) else set[str]()
+    if left_open:
+        raise InvalidRequestError.of(
+            Problem(pointer=f"/changes/env/{name}", detail=hidden[name])
+            for name in sorted(left_open)
+        )
     return {name: value for name, value in env.items() if name not in hidden}
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import timedelta
 
 import sqlalchemy as sa
@@ -14,6 +14,7 @@ from server.core.database.tables import idempotency_keys, jobs
 from server.core.database.upsert import insert_absent
 from server.core.errors import InvalidRequestError
 from server.core.subject import Actor
+from trainyard.spec.environment import Environment
 from trainyard.spec.job import DEFAULT_PROJECT, JobSpec
 
 KEYS_KEPT = timedelta(days=7)
@@ -34,7 +35,7 @@ def job_of_key(
     *,
     key: str,
     digest: str,
-    same_env: Callable[[Mapping[str, str]], bool],
+    same_env: Callable[[Environment], bool],
     job_id: str,
 ) -> str | None:
     """Reserve the key for `job_id` and return None, or return the id of the key's earlier job.

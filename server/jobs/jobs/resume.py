@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from sqlalchemy import Connection, update
 
 from server.api.auth.endings import write_as
+from server.cluster.named_secrets.secret_uses import SecretUse, check_use
 from server.cluster.nodes.capacity import read_offers
 from server.cluster.nodes.predictor import predictor_of
 from server.cluster.placement.demand import Demand, Offer
@@ -159,7 +160,7 @@ def resume(
         ConflictError: the job's state forbids a resume, a resize would change nothing, or the
             attempt `running` is no longer running.
         InvalidRequestError: fields of the request disagree, or the job cannot run with them.
-        ForbiddenError: the job brings code, and the actor lacks `code:run`.
+        ForbiddenError: the job brings code or uses secrets, and the actor may not start it.
     """
     if request.dry_run:
         return preview(context, job_id, request, scope=actor.scope)
@@ -173,6 +174,7 @@ def resume(
         check_code(
             actor, context.secrets.restore(prepared.next.effective, job.env), project=job.project
         )
+        check_use(context, connection, SecretUse.of_job(job), actor=actor, token_id=job.token_id)
         pending = PendingLaunch(
             cause=AttemptCause.RESIZE if runs else AttemptCause.RESUME,
             actor=actor.name,

@@ -25,6 +25,7 @@ from server.jobs.facts.store import begin_facts
 from server.jobs.jobs.checks import (
     check_code,
     check_hardware,
+    check_secrets,
     check_spec,
     check_start,
     check_world_size,
@@ -113,6 +114,7 @@ def submit_all(context: Context, submissions: Sequence[SubmittedSpec]) -> list[J
             check_world_size(context, size, pointer="/resources/world_size")
             check_hardware(connection, job.spec)
             check_start(connection, job.spec, scope=job.actor.scope)
+            check_secrets(context, connection, job.spec, actor=job.actor)
         stored = insert_jobs(context, connection, [*new.values()])
     found |= zip(new, stored, strict=True)
     return [found[place] for place in range(len(submissions))]

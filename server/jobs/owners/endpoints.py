@@ -28,6 +28,6 @@ def set_owner(
     job_id: JobId,
     body: Annotated[OwnerRequest, Depends(JsonBody(OwnerRequest))],
 ) -> Response:
-    """Change the owner, who may run commands in the job and fork it with its secrets."""
+    """Change the owner, who may run commands in the job; own secrets do not follow."""
     transfer(context, job_id, body.owner, actor=principal.actor)
     return reply(job_view(context, job_id, scope=principal.scope))

@@ -8,22 +8,21 @@ from typing import Any
 from sqlalchemy import Connection, select, update
 
 from server.api.auth.endings import end_commands
-from server.api.auth.permissions import Roles, scope_of
-from server.api.auth.principals import IS_ACTIVE, hold_token, lock_users
+from server.api.auth.principals import IS_ACTIVE, hold_token, lock_users, scopes_of_users
+from server.cluster.named_secrets.secret_uses import SecretUse
 from server.core.context import Context
 from server.core.database.metric_and_log_tables import shells
 from server.core.database.rows import Job
 from server.core.database.scheduler_tables import reason_of_group
 from server.core.database.tables import attempts, jobs
-from server.core.errors import InvalidRequestError
+from server.core.errors import ConflictError, InvalidRequestError
 from server.core.events.store import NewEvent, append_event
 from server.core.lifecycle import lock_own_job
-from server.core.people.member_tables import everyones_roles, own_roles, parse_roles
 from server.core.people.user_tables import users
 from server.core.subject import Actor, Subject
+from server.core.visibility.scope import NO_SCOPE
 from trainyard.protocol.rest.access import Permission
 from trainyard.protocol.user_accounts.members import OwnerChanged
-from trainyard.protocol.user_accounts.views import ClusterRole
 
 
 def transfer(context: Context, job_id: str, name: str, *, actor: Actor) -> None:
@@ -35,6 +34,7 @@ def transfer(context: Context, job_id: str, name: str, *, actor: Actor) -> None:
         NotFoundError: the actor sees no such job.
         ForbiddenError: the actor lacks `members:write` in the job's project.
         InvalidRequestError: no active user of this name may submit jobs in the project.
+        ConflictError: the job refers to own secrets of its owner.
         UnauthenticatedError: the actor's access has changed meanwhile.
     """
     with context.database.write() as connection:
@@ -51,6 +51,7 @@ def transfer(context: Context, job_id: str, name: str, *, actor: Actor) -> None:
             raise InvalidRequestError.at("/owner", detail)
         if job.owner_id == owner_id:
             return
+        _check_secrets(job)
         before = connection.scalar(select(users.c.name).where(users.c.id == job.owner_id))
         # The token of the submitter has no rights in the job of another user.
         values: dict[str, Any] = {"owner_id": owner_id, "token_id": None}
@@ -64,15 +65,25 @@ def transfer(context: Context, job_id: str, name: str, *, actor: Actor) -> None:
         append_event(context, connection, NewEvent(data, actor, Subject(job_id), message))
 
 
+def _check_secrets(job: Job) -> None:
+    """Refuse to transfer a job that gets own secrets of its owner.
+
+    With another owner, the references would name secrets of a person who never submitted the job,
+    and whoever wrote the job's code would get their values.
+    """
+    of_owner = SecretUse.of_job(job).of_owner
+    if of_owner:
+        raise ConflictError(
+            f"{job.name} refers to own secrets of its owner ({', '.join(of_owner)}), which do not "
+            "follow a transfer; the other user can fork the job"
+        )
+
+
 def _user_id(connection: Connection, name: str) -> str | None:
     found: str | None = connection.scalar(select(users.c.id).where(users.c.name == name, IS_ACTIVE))
     return found
 
 
 def _may_submit(connection: Connection, user_id: str, project: str, *, now: datetime) -> bool:
-    query = select(users.c.role, own_roles, everyones_roles).where(users.c.id == user_id, IS_ACTIVE)
-    row = connection.execute(query, {"now": now}).one_or_none()
-    if row is None:
-        return False
-    in_projects = parse_roles(row.own_roles, row.everyones_roles)
-    return scope_of(Roles(ClusterRole(row.role), in_projects)).may(Permission.JOBS_WRITE, project)
+    scope = scopes_of_users(connection, [user_id], now).get(user_id, NO_SCOPE)
+    return scope.may(Permission.JOBS_WRITE, project)

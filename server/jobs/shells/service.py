@@ -10,6 +10,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, delete, func, insert, select, update
 
 from server.api.auth.endings import write_as
+from server.cluster.named_secrets.secret_uses import SecretUse
 from server.core.context import Context
 from server.core.database.metric_and_log_tables import shells
 from server.core.database.rows import AttemptNode, Job
@@ -73,6 +74,7 @@ def open_shell(context: Context, job_id: str, request: ShellRequest, *, actor: A
                 f"a command sees the secrets of its job: only {_owner(job)}, and the admin token, "
                 "may run one in it"
             )
+        _check_secrets(job, actor)
         if not actor.scope.may(Permission.CODE_RUN, job.project):
             problem = Problem(
                 pointer="/argv", detail=f"runs code, which needs {Permission.CODE_RUN}"
@@ -113,6 +115,22 @@ def open_shell(context: Context, job_id: str, request: ShellRequest, *, actor: A
         )
         append_event(context, connection, event)
         return read_shell(connection, shell_id).view(now)
+
+
+def _check_secrets(job: Job, actor: Actor) -> None:
+    """Refuse a command that could read secrets of another person, or that needs `secrets:use`."""
+    use = SecretUse.of_job(job)
+    if not use.references:
+        return
+    if not actor.scope.may(Permission.SECRETS_USE, job.project):
+        problem = Problem(pointer="/argv", detail=f"reads secrets: {', '.join(use.references)}")
+        raise actor.refusal(Permission.SECRETS_USE, [problem], project=job.project)
+    if use.of_owner and not actor.made(job.owner_id, job.token_id):
+        named = ", ".join(f"{name}={each.secret!r}" for name, each in use.of_owner.items())
+        raise ForbiddenError(
+            f"the job gets secrets of its owner ({named}), which a command could read: only the "
+            "owner may run one in it"
+        )
 
 
 def _owner(job: Job) -> str:

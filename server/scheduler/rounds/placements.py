@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import Connection, Text, bindparam, insert, select, text, type_coerce
 
+from server.cluster.named_secrets.secret_uses import (
+    SECRETS_REMEDY,
+    ChosenSecret,
+    SecretUse,
+    chosen,
+    in_words,
+    opened,
+)
 from server.cluster.nodes.capacity import slot_indices
 from server.cluster.placement.demand import Offer
 from server.cluster.placement.pace import pace_digest
@@ -95,6 +104,15 @@ class _Start:
     event: NewEvent
 
 
+class _NotAllowedError(Exception):
+    """The job may not start, also later."""
+
+    def __init__(self, problems: Sequence[Problem], remedy: str) -> None:
+        super().__init__(problems, remedy)
+        self.problems = problems
+        self.remedy = remedy
+
+
 def place(
     context: Context, placements: Sequence[Placement], offers: Sequence[Offer]
 ) -> list[LaunchMessage]:
@@ -103,7 +121,7 @@ def place(
     A job is left out if it changed since the round read it, or if one of its slots has been taken
     meanwhile. If a job is unreadable, or its environment variables cannot be decrypted, the job
     leaves the queue for a while, so that it does not block slots. A job that brings code fails if
-    the server no longer allows code.
+    the server no longer allows code, and a job with secrets fails if one is gone or not permitted.
 
     Args:
         context: the server's context.
@@ -120,9 +138,10 @@ def place(
         ran = [job.id for job in rows if job.attempt > 0]
         newest = newest_of_jobs(connection, ran)
         windows = windows_of_newest(connection, ran) if ran else {}
+        secrets = _secrets(context, connection, rows)
         starts: list[_Start] = []
         unreadable: list[Waiting] = []
-        refused: list[tuple[LaunchedJob, list[Problem]]] = []
+        refused: list[tuple[LaunchedJob, _NotAllowedError]] = []
         for job in rows:  # reads everything before the first write
             placement = by_job[job.id]
             if job.state != JobState.QUEUED or job.queued_at != placement.queued_at:
@@ -134,8 +153,10 @@ def place(
                 # A job has problems only if it was stored when the server's settings allowed more.
                 problems = not_allowed(context, context.secrets.restore(job.spec, job.env))
                 if problems:
-                    refused.append((job, problems))
-                    continue
+                    raise _NotAllowedError(problems, REMEDIES[FailureReason.NOT_ALLOWED].text)
+                of_job = secrets.get(job.id)
+                if isinstance(of_job, Exception):
+                    raise of_job
                 start = _start(
                     context,
                     connection,
@@ -144,14 +165,17 @@ def place(
                     offers=by_name,
                     newest=newest.get(job.id),
                     windows=windows.get(job.id, ()),
+                    secrets=of_job,
                 )
                 starts.append(start)
+            except _NotAllowedError as not_legal:
+                refused.append((job, not_legal))
             except (KeyFileError, UnreadableError) as error:
                 unreadable.append((job.id, job.queued_at, error.detail))
         _order_checks(context, connection, starts)
         put_off(context, connection, unreadable)
-        for job, problems in refused:
-            _end_not_allowed(context, connection, job=job, problems=problems)
+        for job, why in refused:
+            _end_not_allowed(context, connection, job=job, error=why)
         _write(context, connection, starts)
     return [
         LaunchMessage(attempt_id=share["attempt_id"], node=share["node"])
@@ -159,6 +183,35 @@ def place(
         for share in start.shares
         if share["spare_since"] is None and not by_name[share["node"]].polls
     ]
+
+
+def _secrets(
+    context: Context, connection: Connection, rows: Sequence[LaunchedJob]
+) -> dict[str, list[ChosenSecret] | KeyFileError | _NotAllowedError]:
+    """Return the versions of secrets for each job, or the error; jobs without any are omitted.
+
+    The values are decrypted here, because a lost key must delay a job before it takes a node.
+    """
+    uses: dict[str, SecretUse] = {}
+    for job in rows:
+        with suppress(UnreadableError):  # the placement of this job meets the same error
+            use = SecretUse.of_job(job)
+            if use.references:
+                uses[job.id] = use
+    if not uses:
+        return {}
+    secrets, missing = chosen(connection, uses, context.now())
+    found: dict[str, list[ChosenSecret] | KeyFileError | _NotAllowedError] = {
+        job_id: _NotAllowedError(problems, SECRETS_REMEDY) for job_id, problems in missing.items()
+    }
+    for job_id, values in opened(context, connection, secrets).items():
+        if isinstance(values, Mapping):
+            found[job_id] = secrets[job_id]
+        elif isinstance(values, KeyFileError):
+            found[job_id] = values
+        else:
+            found[job_id] = _NotAllowedError(values, SECRETS_REMEDY)
+    return found
 
 
 def _write(context: Context, connection: Connection, starts: Sequence[_Start]) -> None:
@@ -219,12 +272,15 @@ def _order_checks(context: Context, connection: Connection, starts: Sequence[_St
 
 
 def _end_not_allowed(
-    context: Context, connection: Connection, *, job: LaunchedJob, problems: Sequence[Problem]
+    context: Context,
+    connection: Connection,
+    *,
+    job: LaunchedJob,
+    error: _NotAllowedError,
 ) -> None:
     release_kept(context, connection, job)
     reason = FailureReason.NOT_ALLOWED
-    what = "; ".join(f"{p.pointer[1:].replace('/', '.')}: {p.detail}" for p in problems)
-    why = f"{reason}: {what}. {REMEDIES[reason].text}"
+    why = f"{reason}: {in_words(error.problems)}. {error.remedy}"
     message = f"{job.name} {JobState.FAILED}: {why}"
     data = JobEnded(state=JobState.FAILED, reason=why)
     event = NewEvent(data, SCHEDULER, Subject(job.id), message)
@@ -242,11 +298,12 @@ def _start(
     offers: Mapping[str, Offer],
     newest: ParentCheckpoint | None,
     windows: Windows,
+    secrets: Sequence[ChosenSecret] | None,
 ) -> _Start:
     """Return the rows of the attempt and its shares, and the job's new values; write nothing.
 
     `newest` is the newest usable checkpoint of the job. `windows` are the windows of data that the
-    job's previous attempt skipped.
+    job's previous attempt skipped. `secrets` are the versions that its nodes get.
     """
     pending = job.pending
     assert pending is not None, "a queued job has a launch"
@@ -280,6 +337,7 @@ def _start(
         "allow_code_change": pending.allow_code_change,
         "parent_named": pending.parent_named or by_a_person,
         "skip": skip,
+        "secrets": None if secrets is None else [each.model_dump() for each in secrets],
         "last_step": parent.step,
         "rendezvous_port": _rendezvous_port(attempt_id),
         "check_network": False,

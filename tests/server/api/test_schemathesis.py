@@ -45,6 +45,7 @@ KEYS: dict[str, str | int] = {
     "service-accounts": "nightly@default",
     "service-account-tokens": ID,
     "groups": "/research/vision",
+    "secrets": "hf",
     "sources": "slurm-a100",
     "node-requests": ID,
     "queue": f"{100:03}{0:016x}{1_700_000_000_000_000}{ID}",  # priority, tag, time and id

@@ -73,7 +73,7 @@ def test_threads_are_those_of_the_job_else_of_the_node_else_a_fair_share(
 ) -> None:
     def threads(job: dict[str, str], node: dict[str, str]) -> str:
         monkeypatch.setattr(os, "environ", node)
-        return environment(run, JobSpec(env=job))["OMP_NUM_THREADS"]
+        return environment(run, JobSpec(env={**job}))["OMP_NUM_THREADS"]
 
     name = "OMP_NUM_THREADS"
     assert threads({name: "2"}, {name: "3"}) == "2"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -58,6 +59,16 @@ def test_no_signal_of_the_worker_is_ignored_or_blocked(kind: str, name: str, fol
     code, output = started(kind, folder, ["sh", "-c", f"kill -{name} $$; echo survived"])
     number = signal.Signals[f"SIG{name}"]
     assert (code, output) == (-number if kind == "tie" else 128 + number, "")
+
+
+@pytest.mark.parametrize("kind", ["tie", "rank"])
+def test_no_core_file_is_written_also_if_the_node_allows_it(
+    kind: str, folder: Path, request: pytest.FixtureRequest
+) -> None:
+    former = resource.getrlimit(resource.RLIMIT_CORE)
+    request.addfinalizer(lambda: resource.setrlimit(resource.RLIMIT_CORE, former))
+    resource.setrlimit(resource.RLIMIT_CORE, (former[1], former[1]))
+    assert started(kind, folder, ["sh", "-c", "ulimit -c"]) == (0, "0\n")
 
 
 @pytest.mark.parametrize("kind", ["tie", "rank"])

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.worker.fake_server import content
+from trainyard.base.redaction import OutputMask
 from trainyard.protocol.worker_messages import MAX_CHUNK_BYTES, MAX_REPORT_BYTES, Chunk
 from worker.node.node_store import WorkerRun
 from worker.supervisor.spool import CHUNK_BYTES, REPORT_BYTES, Spool, SpoolFile
@@ -43,6 +44,20 @@ def test_chunks_put_together_are_the_file(
         assert file.drained
     expected = written[: written.rfind(b"\n") + 1] if whole_lines else written
     assert got == expected
+
+
+@pytest.mark.parametrize("value", ["=" * 8, "abc" * 5, "correct horse battery"])
+def test_a_run_of_a_secret_longer_than_chunks_is_sent_masked(tmp_path: Path, value: str) -> None:
+    path = tmp_path / "log"
+    size = len(value) * (2 * CHUNK_BYTES // len(value) + 1)
+    path.write_bytes(value.encode() * (size // len(value)) + b"the end")
+    mask = OutputMask([value])
+    file = SpoolFile("log:0", path, owner=os.geteuid(), whole_lines=False, mask=mask)
+    got = b""
+    while chunk := file.next_chunk(CHUNK_BYTES):
+        got += content(chunk)
+        file.acknowledged = chunk.end
+    assert got == b"*" * size + b"the end"
 
 
 def test_a_line_larger_than_a_chunk_goes_whole(run: WorkerRun) -> None:
@@ -99,6 +114,21 @@ def test_what_the_server_lacks_keeps_its_space_up_to_a_limit(run: WorkerRun) -> 
     path.write_bytes(b"x" * (held + kept * 2))
     spool.make_room()  # no answer of the server is needed
     assert path.read_bytes() == b"\0" * kept * 2 + b"x" * held
+
+
+def test_a_secret_across_the_end_of_dropped_bytes_is_masked(run: WorkerRun) -> None:
+    """Its rest is the first of the output that the server gets."""
+    value = "correct horse battery"
+    path, kept, held = Path(run.log(0)), 16 * 1024, 128 * 1024
+    spool = Spool(
+        run, ranks=[0], log_kept_bytes=kept, log_held_bytes=held, mask=OutputMask([value])
+    )
+    before = b"x" * (2 * kept - 8) + value.encode()
+    path.write_bytes(before + b"y" * (2 * kept + held - len(before)))
+    spool.make_room()
+    rest = path.read_bytes()[2 * kept :]
+    assert rest.startswith(b"*" * (len(value) - 8) + b"yyy")
+    assert len(rest) == held
 
 
 def test_after_a_refusal_records_come_in_shorter_stretches_down_to_single_lines(

@@ -90,7 +90,7 @@ class WarmLauncher:
                 reason=FailureReason.LAUNCH_ERROR,
                 message=f"the wrappers of ranks ended before these began: {named}",
                 node=self._share.launch.node,
-                traceback=tail(self._share.run.launcher_log) or None,
+                traceback=tail(self._share.run.launcher_log, mask=self._share.mask) or None,
                 node_at_fault=True,
             )
         return replace(seen, ended=True, failure=failure)

@@ -1,4 +1,4 @@
-"""Calls of the SDK for the members and service accounts of projects."""
+"""Calls of the SDK for members, service accounts and secrets."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from trainyard.protocol.rest.common import Page
 from trainyard.protocol.rest.jobs import JobView
 from trainyard.protocol.rest.projects import ProjectRole, ProjectView
 from trainyard.protocol.user_accounts.members import MemberView, ServiceAccountView
+from trainyard.protocol.user_accounts.secret_views import SecretView
 from trainyard.protocol.user_accounts.single_sign_on import GroupView
 
 
@@ -133,3 +134,37 @@ class MemberCalls:
 def _path(project: str, account: str) -> str:
     name = account if "@" in account else f"{account}@{project}"
     return f"/projects/{project}/service-accounts/{name}"
+
+
+class SecretCalls:
+    """Calls of `Client` for secrets. No reply contains a value."""
+
+    transport: Transport
+    """Sends the requests."""
+
+    def secrets(self, project: str | None = None) -> Iterator[SecretView]:
+        """Iterate over the secrets of a project, or without one over your own, by name."""
+        return self.transport.pages(Page[SecretView], _secrets_of(project))
+
+    def set_secret(self, name: str, value: str, *, project: str | None = None) -> SecretView:
+        """Store a new version of a secret.
+
+        Args:
+            name: name of the secret.
+            value: value of 1 byte to 64 KiB in UTF-8, without NUL.
+            project: project of the secret; None for an own secret.
+        """
+        path = f"{_secrets_of(project)}/{name}"
+        return read(SecretView, self.transport.send("PUT", path, body={"value": value}))
+
+    def delete_secret(self, name: str, *, project: str | None = None) -> None:
+        """Delete all versions of a secret; jobs that refer to it no longer start.
+
+        Raises:
+            NotFoundError: there is no such secret.
+        """
+        self.transport.send("DELETE", f"{_secrets_of(project)}/{name}")
+
+
+def _secrets_of(project: str | None) -> str:
+    return "/users/me/secrets" if project is None else f"/projects/{project}/secrets"

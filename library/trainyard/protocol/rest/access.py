@@ -23,6 +23,8 @@ class Permission(StrEnum):
     SHELL_RUN = "shell:run"
     PROJECTS_READ = "projects:read"
     MEMBERS_WRITE = "members:write"
+    SECRETS_USE = "secrets:use"
+    SECRETS_WRITE = "secrets:write"
     PROJECTS_WRITE = "projects:write"
     PROJECTS_ADMIN = "projects:admin"
     NODES_READ = "nodes:read"

@@ -32,6 +32,7 @@ from trainyard.protocol.user_accounts.members import (
     OwnerChanged,
     ServiceTokenChanged,
 )
+from trainyard.protocol.user_accounts.secret_views import SecretChanged, SecretsDelivered
 
 Kind = TypeVar("Kind", bound=str)
 Data = TypeVar("Data")
@@ -88,6 +89,7 @@ EventView = TypeAliasType(
         | Event[Literal[EventKind.QUEUED], data.Queued]
         | Event[Literal[EventKind.PLACED], data.Placed]
         | Event[Literal[EventKind.CLAIMED], data.Claimed]
+        | Event[Literal[EventKind.SECRETS_DELIVERED], SecretsDelivered]
         | Event[Literal[EventKind.RUNNING], data.Running]
         | Event[Literal[EventKind.WEIGHTS_LOADED], data.WeightsLoaded]
         | Event[Literal[EventKind.RESUMED], data.Resumed]
@@ -130,6 +132,7 @@ EventView = TypeAliasType(
         | Event[Literal[EventKind.MEMBERS_CHANGED], MembersChanged]
         | Event[Literal[EventKind.SERVICE_TOKEN_CHANGED], ServiceTokenChanged]
         | Event[Literal[EventKind.LIMITS_CHANGED], LimitsChanged]
+        | Event[Literal[EventKind.SECRET_CHANGED], SecretChanged]
         | Event[Literal[EventKind.SOURCE_CHANGED], SourceChanged]
         | Event[Literal[EventKind.NODES_REQUESTED], NodesRequested]
         | Event[Literal[EventKind.NODES_RELEASED], NodesReleased],

@@ -4,15 +4,40 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Discriminator,
+    Field,
+    Tag,
+    WithJsonSchema,
+    model_validator,
+)
 
 from trainyard.base.labels import Labels
 from trainyard.base.model_base import Ranks, SpecModel, Text
 from trainyard.base.names import NAME
-from trainyard.spec.environment import ALLOWED, ENV_NAME, checked_environment
+from trainyard.spec.environment import (
+    ALLOWED,
+    ENV_NAME,
+    SecretReference,
+    checked_environment,
+)
 
+
+def _kind_of(given: Any) -> str:
+    return "of a secret" if isinstance(given, dict | SecretReference) else "of a value"
+
+
+# A discriminator, so that an error is about the given kind alone. Its tags are no identifiers, so
+# that no error points at them.
+_Value = Annotated[
+    Annotated[Text, Field(max_length=4096), Tag("of a value")]
+    | Annotated[SecretReference, Tag("of a secret")],
+    Discriminator(_kind_of),
+]
 Env = Annotated[
-    dict[str, Annotated[Text, Field(max_length=4096)]],
+    dict[str, _Value],
     AfterValidator(checked_environment),
     Field(
         max_length=100,

@@ -50,6 +50,7 @@ def test_a_user_has_only_the_permissions_of_its_role(ada: Member, admin: TestCli
         "code:run",
         "shell:run",
         "projects:read",
+        "secrets:use",
         "nodes:read",
         "sources:read",
     }

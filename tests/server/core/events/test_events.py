@@ -57,6 +57,11 @@ from trainyard.protocol.user_accounts.members import (
     ServiceTokenChanged,
     UserLimits,
 )
+from trainyard.protocol.user_accounts.secret_views import (
+    DeliveredSecret,
+    SecretChanged,
+    SecretsDelivered,
+)
 from trainyard.run.checkpoint_faults import CheckpointFault
 from trainyard.run.directory import Phase
 from trainyard.run.failures import Failure, FailureReason
@@ -121,6 +126,10 @@ EXAMPLES: tuple[EventData, ...] = (
     ServiceTokenChanged(project="vision", user="nightly@vision", token="ci", revoked=False),
     LimitsChanged(project="vision", user=None, before=UserLimits(), after=UserLimits(max_slots=8)),
     OwnerChanged(before="ada", owner="bob"),
+    SecretChanged(project="vision", name="hf", version=2),
+    SecretsDelivered(
+        secrets=(DeliveredSecret(variable="HF_TOKEN", name="hf", of="project", version=2),)
+    ),
     SourceChanged(source="slurm", online=True, paused=False, needs_login=False),
     NodesRequested(request_id="r1", source="slurm", nodes=2),
     NodesReleased(request_id="r1", source="slurm", nodes=2, ended=True),

@@ -156,6 +156,17 @@ describe("names and values", () => {
     expect(tableOf(rows, env)).toEqual({ a: "1", b: "true", c: "[1, 2]", d: '"1"', e: "x y" });
   });
 
+  it("are references to secrets in env, if they are such JSON", () => {
+    const spec = { HF: { secret: "hf" }, OWN: { secret: "own", of: "owner", version: 2 } };
+    expect(tableOf(rowsOf(spec, env), env)).toEqual(spec);
+    const others = [
+      ["A", '{"secret": 1}'],
+      ["B", '{"secret"'],
+      ["C", "{}"],
+    ] as const;
+    expect(tableOf(others, env)).toEqual(Object.fromEntries(others));
+  });
+
   it("reach a program as typed, even if a number would change", () => {
     const rows = [
       ["a", "1.0"],

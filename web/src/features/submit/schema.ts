@@ -55,6 +55,7 @@ interface Schema {
   enum?: Json[];
   const?: Json;
   anyOf?: Schema[];
+  oneOf?: Schema[];
   $ref?: string;
   $defs?: Record<string, Schema>;
   properties?: Record<string, Schema>;
@@ -230,7 +231,8 @@ function tableControl(schema: Schema): Control {
   return {
     kind: "pairs",
     names: (schema.propertyNames?.examples ?? []).map(String),
-    isText: values.type === "string",
+    // Values of env are texts, or references to secrets.
+    isText: (values.oneOf?.[0] ?? values).type === "string",
     isMasked: schema.masked === true,
   };
 }

@@ -1138,7 +1138,7 @@ export interface paths {
         put?: never;
         /**
          * Give a job to another user
-         * @description Change the owner, who may run commands in the job and fork it with its secrets.
+         * @description Change the owner, who may run commands in the job; own secrets do not follow.
          */
         post: operations["jobs_set_owner"];
         delete?: never;
@@ -1747,6 +1747,94 @@ export interface paths {
          * @description Revoke a token; the commands that it opened in running attempts end.
          */
         delete: operations["members_revoke_token"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/projects/{name}/secrets": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * The secrets of a project, without values
+         * @description List the secrets by name, with their versions and who stored them.
+         */
+        get: operations["secrets_list"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/projects/{name}/secrets/{secret}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        /**
+         * Store a version of a project's secret
+         * @description Store a new version; later launches of jobs without a pinned version get it.
+         */
+        put: operations["secrets_put"];
+        post?: never;
+        /**
+         * Delete a project's secret
+         * @description Delete all versions; jobs that refer to the secret no longer start.
+         */
+        delete: operations["secrets_remove"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/users/me/secrets": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * The caller's own secrets, without values
+         * @description List the own secrets by name, with their versions.
+         */
+        get: operations["secrets_list_own"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/users/me/secrets/{secret}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        /**
+         * Store a version of an own secret
+         * @description Store a new version of a secret that only the caller's own jobs get.
+         */
+        put: operations["secrets_put_own"];
+        post?: never;
+        /**
+         * Delete an own secret
+         * @description Delete all versions; jobs that refer to the secret no longer start.
+         */
+        delete: operations["secrets_remove_own"];
         options?: never;
         head?: never;
         patch?: never;
@@ -4378,8 +4466,15 @@ export interface components {
          * @description All parameters that a supervisor needs to launch its share.
          */
         ClaimReply: {
-            /** @description Spec of the job. */
+            /** @description Spec of the job, with references in place of secrets. */
             spec: components["schemas"]["JobSpec"];
+            /**
+             * Secrets
+             * @description Values of the secrets to which the spec refers, by variable.
+             */
+            secrets?: {
+                [key: string]: string;
+            };
             /** @description Attempt, without the paths of storage roots, because these paths differ between nodes. */
             attempt: components["schemas"]["AttemptSpec"];
             /**
@@ -5247,6 +5342,33 @@ export interface components {
             categories: components["schemas"]["SlotTime"][];
         };
         /**
+         * DeliveredSecret
+         * @description A secret that an attempt gets.
+         */
+        DeliveredSecret: {
+            /**
+             * Variable
+             * @description Environment variable that has the value.
+             */
+            variable: string;
+            /**
+             * Name
+             * @description Name of the secret.
+             */
+            name: string;
+            /**
+             * Of
+             * @description Whether the secret belongs to the project or to the owner of the job.
+             * @enum {string}
+             */
+            of: "project" | "owner";
+            /**
+             * Version
+             * @description Version of the value.
+             */
+            version: number;
+        };
+        /**
          * DescendantView
          * @description A job that was forked from a checkpoint.
          */
@@ -5767,7 +5889,7 @@ export interface components {
              */
             modules?: string[];
         };
-        EventView: components["schemas"]["Event_Literal_SUBMITTED__Submitted_"] | components["schemas"]["Event_Literal_IMPORTED__Imported_"] | components["schemas"]["Event_Literal_QUEUED__Queued_"] | components["schemas"]["Event_Literal_PLACED__Placed_"] | components["schemas"]["Event_Literal_CLAIMED__Claimed_"] | components["schemas"]["Event_Literal_RUNNING__Running_"] | components["schemas"]["Event_Literal_WEIGHTS_LOADED__WeightsLoaded_"] | components["schemas"]["Event_Literal_RESUMED__Resumed_"] | components["schemas"]["Event_Literal_STOP_REQUESTED__StopRequested_"] | components["schemas"]["Event_Literal_STOP_AGREED__StopAgreed_"] | components["schemas"]["Event_Literal_CANCEL_REQUESTED__CancelRequested_"] | components["schemas"]["Event_Literal_ROLLED_BACK__RolledBack_"] | components["schemas"]["Event_Literal_RESUME_REQUESTED__ResumeRequested_"] | components["schemas"]["Event_Literal_PRIORITY_CHANGED__PriorityChanged_"] | components["schemas"]["Event_Literal_OWNER_CHANGED__OwnerChanged_"] | components["schemas"]["Event_Literal_SIZE_CHANGED__SizeChange_"] | components["schemas"]["Event_Literal_NODE_ENDED__NodeEnded_"] | components["schemas"]["Event_Literal_ATTEMPT_ENDED__AttemptEnded_"] | components["schemas"]["Event_Literal_JOB_ENDED__JobEnded_"] | components["schemas"]["Event_Literal_UNREACHABLE__Unreachable_"] | components["schemas"]["Event_Literal_REACHABLE__Reachable_"] | components["schemas"]["Event_Literal_CHECKPOINT_COMMITTED__CheckpointCommitted_"] | components["schemas"]["Event_Literal_SAVE_FAILED__SaveFailed_"] | components["schemas"]["Event_Literal_CHECKPOINT_DAMAGED__CheckpointDamaged_"] | components["schemas"]["Event_Literal_CHECKPOINT_PINNED__CheckpointPinned_"] | components["schemas"]["Event_Literal_OPERATION_QUEUED__OperationQueued_"] | components["schemas"]["Event_Literal_OPERATION_STARTED__OperationStarted_"] | components["schemas"]["Event_Literal_OPERATION_ENDED__OperationEnded_"] | components["schemas"]["Event_Literal_CONTINUITY_CHECKED__ContinuityChecked_"] | components["schemas"]["Event_Literal_REQUEST_ANSWERED__RequestAnswered_"] | components["schemas"]["Event_Literal_SHELL_OPENED__ShellOpened_"] | components["schemas"]["Event_Literal_SHELL_CLOSED__ShellClosed_"] | components["schemas"]["Event_Literal_LINE_SKIPPED__LineSkipped_"] | components["schemas"]["Event_Literal_METRICS_DROPPED__MetricsDropped_"] | components["schemas"]["Event_Literal_OUTPUT_DROPPED__OutputDropped_"] | components["schemas"]["Event_Literal_STRAGGLER_FOUND__StragglerFound_"] | components["schemas"]["Event_Literal_STRAGGLER_GONE__StragglerGone_"] | components["schemas"]["Event_Literal_NODE_REGISTERED__NodeRegistered_"] | components["schemas"]["Event_Literal_NODE_ONLINE__NodeOnline_"] | components["schemas"]["Event_Literal_NODE_OFFLINE__NodeOffline_"] | components["schemas"]["Event_Literal_NODE_DRAINED__NodeDrained_"] | components["schemas"]["Event_Literal_NODE_LABELED__NodeLabeled_"] | components["schemas"]["Event_Literal_JOB_DELETED__JobDeleted_"] | components["schemas"]["Event_Literal_PROJECT_CHANGED__ProjectChanged_"] | components["schemas"]["Event_Literal_MEMBERS_CHANGED__MembersChanged_"] | components["schemas"]["Event_Literal_SERVICE_TOKEN_CHANGED__ServiceTokenChanged_"] | components["schemas"]["Event_Literal_LIMITS_CHANGED__LimitsChanged_"] | components["schemas"]["Event_Literal_SOURCE_CHANGED__SourceChanged_"] | components["schemas"]["Event_Literal_NODES_REQUESTED__NodesRequested_"] | components["schemas"]["Event_Literal_NODES_RELEASED__NodesReleased_"];
+        EventView: components["schemas"]["Event_Literal_SUBMITTED__Submitted_"] | components["schemas"]["Event_Literal_IMPORTED__Imported_"] | components["schemas"]["Event_Literal_QUEUED__Queued_"] | components["schemas"]["Event_Literal_PLACED__Placed_"] | components["schemas"]["Event_Literal_CLAIMED__Claimed_"] | components["schemas"]["Event_Literal_SECRETS_DELIVERED__SecretsDelivered_"] | components["schemas"]["Event_Literal_RUNNING__Running_"] | components["schemas"]["Event_Literal_WEIGHTS_LOADED__WeightsLoaded_"] | components["schemas"]["Event_Literal_RESUMED__Resumed_"] | components["schemas"]["Event_Literal_STOP_REQUESTED__StopRequested_"] | components["schemas"]["Event_Literal_STOP_AGREED__StopAgreed_"] | components["schemas"]["Event_Literal_CANCEL_REQUESTED__CancelRequested_"] | components["schemas"]["Event_Literal_ROLLED_BACK__RolledBack_"] | components["schemas"]["Event_Literal_RESUME_REQUESTED__ResumeRequested_"] | components["schemas"]["Event_Literal_PRIORITY_CHANGED__PriorityChanged_"] | components["schemas"]["Event_Literal_OWNER_CHANGED__OwnerChanged_"] | components["schemas"]["Event_Literal_SIZE_CHANGED__SizeChange_"] | components["schemas"]["Event_Literal_NODE_ENDED__NodeEnded_"] | components["schemas"]["Event_Literal_ATTEMPT_ENDED__AttemptEnded_"] | components["schemas"]["Event_Literal_JOB_ENDED__JobEnded_"] | components["schemas"]["Event_Literal_UNREACHABLE__Unreachable_"] | components["schemas"]["Event_Literal_REACHABLE__Reachable_"] | components["schemas"]["Event_Literal_CHECKPOINT_COMMITTED__CheckpointCommitted_"] | components["schemas"]["Event_Literal_SAVE_FAILED__SaveFailed_"] | components["schemas"]["Event_Literal_CHECKPOINT_DAMAGED__CheckpointDamaged_"] | components["schemas"]["Event_Literal_CHECKPOINT_PINNED__CheckpointPinned_"] | components["schemas"]["Event_Literal_OPERATION_QUEUED__OperationQueued_"] | components["schemas"]["Event_Literal_OPERATION_STARTED__OperationStarted_"] | components["schemas"]["Event_Literal_OPERATION_ENDED__OperationEnded_"] | components["schemas"]["Event_Literal_CONTINUITY_CHECKED__ContinuityChecked_"] | components["schemas"]["Event_Literal_REQUEST_ANSWERED__RequestAnswered_"] | components["schemas"]["Event_Literal_SHELL_OPENED__ShellOpened_"] | components["schemas"]["Event_Literal_SHELL_CLOSED__ShellClosed_"] | components["schemas"]["Event_Literal_LINE_SKIPPED__LineSkipped_"] | components["schemas"]["Event_Literal_METRICS_DROPPED__MetricsDropped_"] | components["schemas"]["Event_Literal_OUTPUT_DROPPED__OutputDropped_"] | components["schemas"]["Event_Literal_STRAGGLER_FOUND__StragglerFound_"] | components["schemas"]["Event_Literal_STRAGGLER_GONE__StragglerGone_"] | components["schemas"]["Event_Literal_NODE_REGISTERED__NodeRegistered_"] | components["schemas"]["Event_Literal_NODE_ONLINE__NodeOnline_"] | components["schemas"]["Event_Literal_NODE_OFFLINE__NodeOffline_"] | components["schemas"]["Event_Literal_NODE_DRAINED__NodeDrained_"] | components["schemas"]["Event_Literal_NODE_LABELED__NodeLabeled_"] | components["schemas"]["Event_Literal_JOB_DELETED__JobDeleted_"] | components["schemas"]["Event_Literal_PROJECT_CHANGED__ProjectChanged_"] | components["schemas"]["Event_Literal_MEMBERS_CHANGED__MembersChanged_"] | components["schemas"]["Event_Literal_SERVICE_TOKEN_CHANGED__ServiceTokenChanged_"] | components["schemas"]["Event_Literal_LIMITS_CHANGED__LimitsChanged_"] | components["schemas"]["Event_Literal_SECRET_CHANGED__SecretChanged_"] | components["schemas"]["Event_Literal_SOURCE_CHANGED__SourceChanged_"] | components["schemas"]["Event_Literal_NODES_REQUESTED__NodesRequested_"] | components["schemas"]["Event_Literal_NODES_RELEASED__NodesReleased_"];
         /** Event[Literal[<EventKind.ATTEMPT_ENDED: 'attempt_ended'>], AttemptEnded] */
         Event_Literal_ATTEMPT_ENDED__AttemptEnded_: {
             /**
@@ -7743,6 +7865,110 @@ export interface components {
             message: string;
             /** @description Details of the event. */
             data: components["schemas"]["SaveFailed"];
+        };
+        /** Event[Literal[<EventKind.SECRETS_DELIVERED: 'secrets_delivered'>], SecretsDelivered] */
+        Event_Literal_SECRETS_DELIVERED__SecretsDelivered_: {
+            /**
+             * Id
+             * @description Position of the event in the stream of all events.
+             */
+            id: number;
+            /**
+             * At
+             * Format: date-time
+             * @description Time of the event.
+             */
+            at: string;
+            /**
+             * @description Kind of the event; it determines the fields of `data`. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            kind: "secrets_delivered";
+            /**
+             * Job Id
+             * @description Id of the job.
+             */
+            job_id: string | null;
+            /**
+             * Attempt
+             * @description Number of the attempt.
+             */
+            attempt: number | null;
+            /**
+             * Node
+             * @description Name of the node.
+             */
+            node: string | null;
+            /**
+             * Actor
+             * @description Author of the event: the name of a token, of a node, or of a part of the system, such as
+             *     `scheduler`.
+             */
+            actor: string;
+            /**
+             * User
+             * @description Name of the author's user; null for nodes and parts of the system, and in older events.
+             */
+            user: string | null;
+            /**
+             * Message
+             * @description The event as a sentence.
+             */
+            message: string;
+            /** @description Details of the event. */
+            data: components["schemas"]["SecretsDelivered"];
+        };
+        /** Event[Literal[<EventKind.SECRET_CHANGED: 'secret_changed'>], SecretChanged] */
+        Event_Literal_SECRET_CHANGED__SecretChanged_: {
+            /**
+             * Id
+             * @description Position of the event in the stream of all events.
+             */
+            id: number;
+            /**
+             * At
+             * Format: date-time
+             * @description Time of the event.
+             */
+            at: string;
+            /**
+             * @description Kind of the event; it determines the fields of `data`. (enum property replaced by openapi-typescript)
+             * @enum {string}
+             */
+            kind: "secret_changed";
+            /**
+             * Job Id
+             * @description Id of the job.
+             */
+            job_id: string | null;
+            /**
+             * Attempt
+             * @description Number of the attempt.
+             */
+            attempt: number | null;
+            /**
+             * Node
+             * @description Name of the node.
+             */
+            node: string | null;
+            /**
+             * Actor
+             * @description Author of the event: the name of a token, of a node, or of a part of the system, such as
+             *     `scheduler`.
+             */
+            actor: string;
+            /**
+             * User
+             * @description Name of the author's user; null for nodes and parts of the system, and in older events.
+             */
+            user: string | null;
+            /**
+             * Message
+             * @description The event as a sentence.
+             */
+            message: string;
+            /** @description Details of the event. */
+            data: components["schemas"]["SecretChanged"];
         };
         /** Event[Literal[<EventKind.SERVICE_TOKEN_CHANGED: 'service_token_changed'>], ServiceTokenChanged] */
         Event_Literal_SERVICE_TOKEN_CHANGED__ServiceTokenChanged_: {
@@ -10104,10 +10330,11 @@ export interface components {
              * Env
              * @description Environment variables of the ranks. Where jobs must not bring code, only the variables in
              *     docs/environment.md are legal. Values are stored encrypted; views mask all values that
-             *     docs/environment.md does not list.
+             *     docs/environment.md does not list. `{"secret": "hf"}` in place of a value refers to a secret of
+             *     the project (docs/secrets.md).
              */
             env: {
-                [key: string]: string;
+                [key: string]: string | components["schemas"]["SecretReference"];
             };
         };
         /**
@@ -10336,10 +10563,11 @@ export interface components {
              * Env
              * @description Environment variables of the ranks. Where jobs must not bring code, only the variables in
              *     docs/environment.md are legal. Values are stored encrypted; views mask all values that
-             *     docs/environment.md does not list.
+             *     docs/environment.md does not list. `{"secret": "hf"}` in place of a value refers to a secret of
+             *     the project (docs/secrets.md).
              */
             env?: {
-                [key: string]: string;
+                [key: string]: string | components["schemas"]["SecretReferenceInput"];
             };
         };
         /**
@@ -13751,6 +13979,19 @@ export interface components {
              */
             next_page_token: string | null;
         };
+        /** Page[SecretView] */
+        Page_SecretView_: {
+            /**
+             * Items
+             * @description Items of this page, in the order of the list.
+             */
+            items: components["schemas"]["SecretView"][];
+            /**
+             * Next Page Token
+             * @description Token of the next page; absent on the last page.
+             */
+            next_page_token: string | null;
+        };
         /** Page[ServiceAccountView] */
         Page_ServiceAccountView_: {
             /**
@@ -14182,7 +14423,7 @@ export interface components {
          * @description A right that an operation of the API needs; docs/access.md describes each.
          * @enum {string}
          */
-        Permission: "jobs:read" | "jobs:write" | "jobs:delete" | "code:run" | "shell:run" | "projects:read" | "members:write" | "projects:write" | "projects:admin" | "nodes:read" | "nodes:write" | "sources:read" | "sources:write" | "metrics:read" | "tokens:admin" | "users:admin";
+        Permission: "jobs:read" | "jobs:write" | "jobs:delete" | "code:run" | "shell:run" | "projects:read" | "members:write" | "secrets:use" | "secrets:write" | "projects:write" | "projects:admin" | "nodes:read" | "nodes:write" | "sources:read" | "sources:write" | "metrics:read" | "tokens:admin" | "users:admin";
         /**
          * Phase
          * @description Current activity of the trainer; each phase has its own time limit, beyond which the trainer
@@ -16808,6 +17049,141 @@ export interface components {
              * @description Checksum of the file's content, in hexadecimal.
              */
             checksum: string;
+        };
+        /**
+         * SecretChanged
+         * @description A secret of a project got a version, or was deleted.
+         */
+        SecretChanged: {
+            /**
+             * Project
+             * @description Name of the project.
+             */
+            project: string;
+            /**
+             * Name
+             * @description Name of the secret.
+             */
+            name: string;
+            /**
+             * Version
+             * @description New version; null for a deletion.
+             */
+            version: number | null;
+        };
+        /**
+         * SecretReference
+         * @description Reference to a secret, whose value the server delivers at each launch.
+         */
+        SecretReference: {
+            /**
+             * Secret
+             * @description Name of the secret.
+             * @example hf
+             */
+            secret: string;
+            /**
+             * Of
+             * @description Whose secret it is: of the job's `project`, or of the user who owns the job (`owner`).
+             * @default project
+             * @enum {string}
+             */
+            of: "project" | "owner";
+            /**
+             * Version
+             * @description Version of the secret; by default the newest one at the time of each launch.
+             */
+            version: number | null;
+        };
+        /**
+         * SecretReference
+         * @description Reference to a secret, whose value the server delivers at each launch.
+         */
+        SecretReferenceInput: {
+            /**
+             * Secret
+             * @description Name of the secret.
+             * @example hf
+             */
+            secret: string;
+            /**
+             * Of
+             * @description Whose secret it is: of the job's `project`, or of the user who owns the job (`owner`).
+             * @default project
+             * @enum {string}
+             */
+            of?: "project" | "owner";
+            /**
+             * Version
+             * @description Version of the secret; by default the newest one at the time of each launch.
+             */
+            version?: number | null;
+        };
+        /**
+         * SecretRequest
+         * @description Body of a request that stores a new version of a secret.
+         */
+        SecretRequest: {
+            /**
+             * Value
+             * Format: password
+             * @description Value of the secret, 1 byte to 64 KiB in UTF-8, without NUL. No response contains it.
+             */
+            value: string;
+        };
+        /**
+         * SecretView
+         * @description A secret, without its value.
+         */
+        SecretView: {
+            /**
+             * Name
+             * @description Name of the secret.
+             */
+            name: string;
+            /**
+             * Version
+             * @description Newest version; the first is 1, and no number is used twice.
+             */
+            version: number;
+            /**
+             * Versions
+             * @description Stored versions, oldest first.
+             */
+            versions: number[];
+            /**
+             * Created At
+             * Format: date-time
+             * @description Time at which the secret was created.
+             */
+            created_at: string;
+            /**
+             * Changed At
+             * Format: date-time
+             * @description Time at which the newest version was stored.
+             */
+            changed_at: string;
+            /**
+             * Changed By
+             * @description Who stored the newest version.
+             */
+            changed_by: string;
+            /**
+             * Warning
+             * @description Why outputs show the newest value unmasked; only in the response to a change.
+             */
+            warning: string | null;
+        };
+        /**
+         * SecretsDelivered
+         * @description A node got values of secrets for its share of an attempt.
+         */
+        SecretsDelivered: {
+            /**
+             * Secrets
+             * @description The secrets, by variable.
+             */
+            secrets: components["schemas"]["DeliveredSecret"][];
         };
         /**
          * ServiceAccountRequest
@@ -26336,6 +26712,492 @@ export interface operations {
             };
         };
     };
+    secrets_list: {
+        parameters: {
+            query?: {
+                /** @description `next_page_token` of the page before; the first page when absent. */
+                page_token?: string | null;
+                /** @description Rows of one page. */
+                page_size?: number;
+            };
+            header?: never;
+            path: {
+                /** @description Name of the project. */
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Page_SecretView_"];
+                };
+            };
+            /** @description No token, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description A token that may not do this */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Nothing has this id */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Something in the request is wrong; `errors` names each place */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+        };
+    };
+    secrets_put: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Name of the project. */
+                name: string;
+                /** @description Name of the secret: letters, digits, `.`, `_`, `-`; at most 80. */
+                secret: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["SecretRequest"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SecretView"];
+                };
+            };
+            /** @description No token, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description A token that may not do this */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Nothing has this id */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The present state forbids it */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The body is over the limit */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The body is not JSON */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Something in the request is wrong; `errors` names each place */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+        };
+    };
+    secrets_remove: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Name of the project. */
+                name: string;
+                /** @description Name of the secret. */
+                secret: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description No token, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description A token that may not do this */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Nothing has this id */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The present state forbids it */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Something in the request is wrong; `errors` names each place */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+        };
+    };
+    secrets_list_own: {
+        parameters: {
+            query?: {
+                /** @description `next_page_token` of the page before; the first page when absent. */
+                page_token?: string | null;
+                /** @description Rows of one page. */
+                page_size?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Page_SecretView_"];
+                };
+            };
+            /** @description No token, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description A token that may not do this */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Something in the request is wrong; `errors` names each place */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+        };
+    };
+    secrets_put_own: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Name of the secret: letters, digits, `.`, `_`, `-`; at most 80. */
+                secret: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["SecretRequest"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SecretView"];
+                };
+            };
+            /** @description No token, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description A token that may not do this */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Nothing has this id */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The present state forbids it */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The body is over the limit */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The body is not JSON */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Something in the request is wrong; `errors` names each place */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+        };
+    };
+    secrets_remove_own: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Name of the secret. */
+                secret: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description No token, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description A token that may not do this */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Nothing has this id */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The present state forbids it */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Something in the request is wrong; `errors` names each place */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+        };
+    };
     queue_list: {
         parameters: {
             query?: {
@@ -29958,6 +30820,7 @@ export const dataSectionSourceValues: ReadonlyArray<FlattenedDeepRequired<compon
 export const dataSectionTokenizerValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["DataSection"]["tokenizer"]> = ["byte", "huggingface"];
 export const dataSectionInputSourceValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["DataSectionInput"]["source"]> = ["corpus", "text", "jsonl", "parquet", "huggingface"];
 export const dataSectionInputTokenizerValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["DataSectionInput"]["tokenizer"]> = ["byte", "huggingface"];
+export const deliveredSecretOfValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["DeliveredSecret"]["of"]> = ["project", "owner"];
 export const desiredStateValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["DesiredState"]> = ["run", "stop", "cancel"];
 export const drainRunningValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Drain"]["running"]> = ["move", "finish"];
 export const drainRequestRunningValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["DrainRequest"]["running"]> = ["move", "finish"];
@@ -30000,6 +30863,8 @@ export const event_Literal_RESUME_REQUESTED__ResumeRequested_KindValues: Readonl
 export const event_Literal_ROLLED_BACK__RolledBack_KindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Event_Literal_ROLLED_BACK__RolledBack_"]["kind"]> = ["rolled_back"];
 export const event_Literal_RUNNING__Running_KindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Event_Literal_RUNNING__Running_"]["kind"]> = ["running"];
 export const event_Literal_SAVE_FAILED__SaveFailed_KindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Event_Literal_SAVE_FAILED__SaveFailed_"]["kind"]> = ["save_failed"];
+export const event_Literal_SECRETS_DELIVERED__SecretsDelivered_KindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Event_Literal_SECRETS_DELIVERED__SecretsDelivered_"]["kind"]> = ["secrets_delivered"];
+export const event_Literal_SECRET_CHANGED__SecretChanged_KindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Event_Literal_SECRET_CHANGED__SecretChanged_"]["kind"]> = ["secret_changed"];
 export const event_Literal_SERVICE_TOKEN_CHANGED__ServiceTokenChanged_KindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Event_Literal_SERVICE_TOKEN_CHANGED__ServiceTokenChanged_"]["kind"]> = ["service_token_changed"];
 export const event_Literal_SHELL_CLOSED__ShellClosed_KindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Event_Literal_SHELL_CLOSED__ShellClosed_"]["kind"]> = ["shell_closed"];
 export const event_Literal_SHELL_OPENED__ShellOpened_KindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Event_Literal_SHELL_OPENED__ShellOpened_"]["kind"]> = ["shell_opened"];
@@ -30088,7 +30953,7 @@ export const parallelismSectionPp_scheduleValues: ReadonlyArray<FlattenedDeepReq
 export const parallelismSectionInputReshard_after_forwardValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["ParallelismSectionInput"]["reshard_after_forward"]> = ["default", "always", "never"];
 export const parallelismSectionInputCp_methodValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["ParallelismSectionInput"]["cp_method"]> = ["allgather_kv", "ulysses"];
 export const parallelismSectionInputPp_scheduleValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["ParallelismSectionInput"]["pp_schedule"]> = ["GPipe", "1F1B", "Interleaved1F1B", "InterleavedZeroBubble", "ZBVZeroBubble"];
-export const permissionValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Permission"]> = ["jobs:read", "jobs:write", "jobs:delete", "code:run", "shell:run", "projects:read", "members:write", "projects:write", "projects:admin", "nodes:read", "nodes:write", "sources:read", "sources:write", "metrics:read", "tokens:admin", "users:admin"];
+export const permissionValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Permission"]> = ["jobs:read", "jobs:write", "jobs:delete", "code:run", "shell:run", "projects:read", "members:write", "secrets:use", "secrets:write", "projects:write", "projects:admin", "nodes:read", "nodes:write", "sources:read", "sources:write", "metrics:read", "tokens:admin", "users:admin"];
 export const phaseValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Phase"]> = ["starting", "building_cache", "loading", "compiling", "training", "validating", "saving", "ending"];
 export const pipelinePlanScheduleValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["PipelinePlan"]["schedule"]> = ["GPipe", "1F1B", "Interleaved1F1B", "InterleavedZeroBubble", "ZBVZeroBubble"];
 export const planKindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Plan"]["kind"]> = ["trainer"];
@@ -30114,6 +30979,8 @@ export const resourcesSectionDeviceValues: ReadonlyArray<FlattenedDeepRequired<c
 export const resourcesSectionInputDeviceValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["ResourcesSectionInput"]["device"]> = ["auto", "cpu", "cuda"];
 export const resourcesSectionInputPriorityAnyOf1Values: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["ResourcesSectionInput"]["priority"]> = ["low", "normal", "high"];
 export const sampleEndValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["SampleEnd"]> = ["end_of_text", "max_tokens", "time"];
+export const secretReferenceOfValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["SecretReference"]["of"]> = ["project", "owner"];
+export const secretReferenceInputOfValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["SecretReferenceInput"]["of"]> = ["project", "owner"];
 export const serviceAccountRequestRoleValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["ServiceAccountRequest"]["role"]> = ["viewer", "member"];
 export const sessionViewKindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["SessionView"]["kind"]> = ["admin", "api", "password", "issuer"];
 export const sourceRegistrationKindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["SourceRegistration"]["kind"]> = ["slurm", "kubernetes", "ssh"];

@@ -5,7 +5,7 @@ import type { Json } from "@/shared/format/document";
 import { Button } from "@/shared/ui/Button";
 import type { FormField, Pairs } from "../schema";
 import { isEqual } from "../spec";
-import { type Row, rowsOf, tableOf } from "./pairs";
+import { type Row, referenceTyped, rowsOf, tableOf } from "./pairs";
 
 export interface ControlProps {
   id: string;
@@ -38,7 +38,8 @@ export function PairsTable({
     change([...rows, EMPTY]);
     requestAnimationFrame(() => document.getElementById(nameId(id, rows.length))?.focus());
   };
-  const isSecret = ([name]: Row) => pairs.isMasked && !pairs.names.includes(name);
+  const isSecret = ([name, text]: Row) =>
+    pairs.isMasked && !pairs.names.includes(name) && referenceTyped(text ?? "") === null;
   return (
     <fieldset className="pairs" id={id} tabIndex={-1} aria-describedby={`${id}-said`}>
       <legend className="visually-hidden">{field.name}</legend>

@@ -1,5 +1,5 @@
 // Rows of names and values, converted to and from a table of the spec.
-import { isObject, type Json } from "@/shared/format/document";
+import { isObject, type Json, type JsonObject } from "@/shared/format/document";
 import type { Pairs } from "../schema";
 
 /** A name and the text of its value; null if the value is hidden. */
@@ -20,9 +20,23 @@ export function rowsOf(value: Json, { isText }: Pairs): Row[] {
 export function tableOf(rows: readonly Row[], { isText }: Pairs): Json {
   const given = rows.filter(([name, value]) => name !== "" || value !== "");
   if (problemOf(given) !== null) return given.map((row) => [...row]);
-  return Object.fromEntries(
-    given.map(([name, value]) => [name, isText || value === null ? value : scalarTyped(value)]),
-  );
+  return Object.fromEntries(given.map(([name, value]) => [name, typed(value, isText)]));
+}
+
+function typed(text: string | null, isText: boolean): Json {
+  if (text === null) return null;
+  return isText ? (referenceTyped(text) ?? text) : scalarTyped(text);
+}
+
+/** Return the typed reference to a secret, such as `{"secret": "hf"}`; null for any other text. */
+export function referenceTyped(text: string): JsonObject | null {
+  if (!text.startsWith("{")) return null;
+  try {
+    const value = JSON.parse(text) as Json;
+    return isObject(value) && typeof value.secret === "string" ? value : null;
+  } catch {
+    return null;
+  }
 }
 
 /** Return why rows from `tableOf` are no table; null for other lists. */
