@@ -6,6 +6,7 @@ import { tokensQuery } from "@/shared/api/queries";
 import type { Session } from "@/shared/api/types";
 import { callerOf, isOfPerson, useMay, useSession } from "@/shared/api/useMay";
 import { moment } from "@/shared/format/time";
+import { Secrets } from "@/shared/secrets/Secrets";
 import { NewTokenDialog } from "@/shared/tokens/NewTokenDialog";
 import { TokenTable } from "@/shared/tokens/TokenTable";
 import { Badge } from "@/shared/ui/Badge";
@@ -33,6 +34,14 @@ export function ProfilePage() {
         <AboutCaller session={session} />
         <Sessions />
         {(isOfPerson(session) || managesTokens) && <OwnTokens managesAll={managesTokens} />}
+        {isOfPerson(session) && (
+          <Secrets
+            holder={null}
+            headingId="own-secrets"
+            barrier={null}
+            purpose="An own secret gives your jobs a value, such as an access token, that no page shows."
+          />
+        )}
       </div>
     </>
   );

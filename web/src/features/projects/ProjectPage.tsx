@@ -4,8 +4,9 @@ import { useParams } from "react-router";
 import { ApiError } from "@/shared/api/errors";
 import { membersQuery, projectQuery } from "@/shared/api/queries";
 import type { Project } from "@/shared/api/types";
-import { useAreRolesKnown, useSession } from "@/shared/api/useMay";
+import { useAreRolesKnown, useBarriers, useSession } from "@/shared/api/useMay";
 import { plural } from "@/shared/format/numbers";
+import { Secrets } from "@/shared/secrets/Secrets";
 import { ButtonLink } from "@/shared/ui/Button";
 import { Absent, ErrorState } from "@/shared/ui/Notice";
 import { SkeletonLines } from "@/shared/ui/Skeleton";
@@ -69,6 +70,7 @@ function LoadedProject({ project }: { project: Project }) {
               project={project}
               accounts={members.data.filter(({ kind }) => kind === "service")}
             />
+            <ProjectSecrets project={name} />
           </>
         ) : hasRole ? (
           <Absent query={members} lines={6} />
@@ -79,6 +81,20 @@ function LoadedProject({ project }: { project: Project }) {
         )}
       </div>
     </>
+  );
+}
+
+/** The secrets of a project, for those who may use them. */
+function ProjectSecrets({ project }: { project: string }) {
+  const barriers = useBarriers();
+  if (barriers("secrets:use", project)) return null;
+  return (
+    <Secrets
+      holder={project}
+      headingId="secrets"
+      barrier={barriers("secrets:write", project)}
+      purpose="A secret gives jobs a value, such as an access token, that no page shows."
+    />
   );
 }
 

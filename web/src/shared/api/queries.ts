@@ -53,6 +53,7 @@ export const keys = {
   nodes: ["nodes"] as const,
   nodeMetrics: (name: string) => ["node-metrics", name] as const,
   projects: ["projects"] as const,
+  ownSecrets: ["own secrets"] as const,
   sources: ["sources"] as const,
   queue: ["queue"] as const,
   goodput: ["goodput"] as const,

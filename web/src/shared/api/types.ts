@@ -60,6 +60,7 @@ export type QueueEntry = Schemas["QueueEntry"];
 export type ResumeOptions = Schemas["ResumeOptions"];
 export type ResumePreview = Schemas["ResumePreview"];
 export type ResumeRequest = Schemas["ResumeRequest"];
+export type Secret = Schemas["SecretView"];
 export type Session = Schemas["SessionView"];
 export type Source = Schemas["SourceView"];
 export type Token = Schemas["TokenView"];

@@ -152,11 +152,15 @@ describe("the feed", () => {
     expect(client.getQueryState(keys.session)?.isInvalidated).toBe(true);
   });
 
-  it("reads tokens of service accounts again when one is made or revoked", async () => {
-    const key = [...keys.projects, "vision", "tokens", "nightly@vision"];
+  it.each([
+    ["service_token_changed", ["tokens", "nightly@vision"]],
+    ["limits_changed", ["members"]],
+    ["secret_changed", ["secrets"]],
+  ] as const)("reads a part of a project again after %s", async (kind, part) => {
+    const key = [...keys.projects, "vision", ...part];
     client.setQueryData(key, []);
     client.setQueryData(keys.session, null);
-    feed.event(event("service_token_changed", null, { project: "vision" }));
+    feed.event(event(kind, null, { project: "vision" }));
     await flush();
     expect(client.getQueryState(key)?.isInvalidated).toBe(true);
     expect(client.getQueryState(keys.session)?.isInvalidated).toBe(false);

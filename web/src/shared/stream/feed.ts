@@ -30,11 +30,13 @@ const COMPLETE = new Set<ItemKind>([
 ]);
 /** Kinds that change whether slots of nodes are held or free. */
 const CHANGES_NODES = new Set<ItemKind>(["placed", "attempt_ended"]);
-/** Kinds that change projects, their members, or the tokens of their service accounts. */
+/** Kinds that change projects, or what belongs to one: members, limits, tokens and secrets. */
 const CHANGES_PROJECTS = new Set<ItemKind>([
   "project_changed",
   "members_changed",
+  "limits_changed",
   "service_token_changed",
+  "secret_changed",
 ]);
 
 /** Frequent notices that change one part of a job. */
