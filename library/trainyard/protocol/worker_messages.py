@@ -231,7 +231,7 @@ class ClaimReply(RecordModel):
     """Spec of the job, with references in place of secrets."""
     # An older worker does not know the field.
     secrets: Annotated[dict[str, str], Field(exclude_if=lambda secrets: not secrets)] = Field(
-        default_factory=dict
+        default_factory=dict, repr=False
     )
     """Values of the secrets to which the spec refers, by variable."""
     attempt: AttemptSpec

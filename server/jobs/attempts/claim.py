@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from sqlalchemy import Connection, select
 
@@ -51,7 +51,7 @@ class _Secrets:
     """The secrets of an attempt."""
 
     chosen: Sequence[ChosenSecret]
-    values: SecretValues
+    values: SecretValues = field(repr=False)
 
 
 class _RefusedShareError(ConflictError):

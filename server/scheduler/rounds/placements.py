@@ -195,9 +195,8 @@ def _secrets(
     uses: dict[str, SecretUse] = {}
     for job in rows:
         with suppress(UnreadableError):  # the placement of this job meets the same error
-            use = SecretUse.of_job(job)
-            if use.references:
-                uses[job.id] = use
+            uses[job.id] = SecretUse.of_job(job)
+    uses = {job_id: use for job_id, use in uses.items() if use.references}
     if not uses:
         return {}
     secrets, missing = chosen(connection, uses, context.now())
@@ -205,12 +204,10 @@ def _secrets(
         job_id: _NotAllowedError(problems, SECRETS_REMEDY) for job_id, problems in missing.items()
     }
     for job_id, values in opened(context, connection, secrets).items():
-        if isinstance(values, Mapping):
-            found[job_id] = secrets[job_id]
-        elif isinstance(values, KeyFileError):
-            found[job_id] = values
-        else:
+        if isinstance(values, list):
             found[job_id] = _NotAllowedError(values, SECRETS_REMEDY)
+        else:
+            found[job_id] = values if isinstance(values, KeyFileError) else secrets[job_id]
     return found
 
 

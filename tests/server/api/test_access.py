@@ -34,6 +34,12 @@ PUBLIC = {
     ("POST", f"{API}/auth/token"),
     ("POST", f"{API}/auth/invitation"),
     ("POST", f"{API}/auth/invitation/check"),
+    ("POST", f"{API}/auth/device"),
+    ("POST", f"{API}/auth/device/token"),
+    ("GET", f"{API}/auth/oidc/login"),
+    ("GET", f"{API}/auth/oidc/callback"),
+    ("POST", f"{API}/auth/oidc/invitation"),
+    ("POST", f"{API}/auth/oidc/backchannel-logout"),
 }
 """Operations that need no token; a login by token also belongs to them, and answers 401 to the
 requests here."""
