@@ -228,7 +228,11 @@ class WorkerApi:
         try:
             return kind.model_validate_json(content)
         except ValidationError as error:  # from a proxy, or from another server version
-            raise ServerAway(f"{self.url}: no {kind.__name__}: {error}") from error
+            # The reply to a claim has secrets, which the error and its traceback would show.
+            first = error.errors(include_url=False, include_input=False)[0]
+            place = ".".join(map(str, first["loc"]))
+            why = f"{place}: {first['msg']}" if place else first["msg"]
+            raise ServerAway(f"{self.url}: no {kind.__name__}: {why}") from None
 
     def _send(self, path: str, body: RecordModel, *, seconds: float) -> bytes:
         content = body.model_dump_json().encode()

@@ -16,8 +16,14 @@ MAX_LINE_FORMS = 256
 """Maximum number of byte strings for which a mask searches because of the lines of values. Each
 costs 0.3 ms per MiB of output. The forms of whole values are not limited."""
 _URL_SAFE = bytes.maketrans(b"+/", b"-_")
-_JSON_STRING = re.compile(rb'(?P<kept>"kind"\s*:\s*"[a-z_]*"|"[a-z_]+"\s*:)|"(?:[^"\\]|\\.)*"')
-"""A string of JSON; `kept` is the name of a field, or the kind of an event."""
+_JSON_PART = re.compile(
+    rb'(?P<kept>"kind"\s*:\s*"[a-z_]*"|"[a-z_]+"\s*:)'
+    rb'|"(?P<string>(?:[^"\\\n]++|\\[^\n])*+)(?P<end>"?)|[^"]{%d,}' % MIN_MASKED
+)
+"""A string of JSON, or bytes between strings; `kept` is the name of a field, or the kind of an
+event. A string without its end, such as in a torn line, ends with the line. Possessive repeats keep
+the search linear."""
+_NUMBER = re.compile(rb"[-+.0-9eE]+")
 _ESCAPE = re.compile(r"%[0-9A-F]{2}")
 _CREDENTIALS = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]{0,30}://)[^/@\s\"'\\]{1,500}@")
 
@@ -56,6 +62,7 @@ class OutputMask:
         )
         more = [form for form in of_lines if len(form) >= MIN_MASKED and form not in forms]
         self._forms = (*forms, *more[:MAX_LINE_FORMS])
+        self._words = [form for form in self._forms if not _NUMBER.fullmatch(form)]
         self._edges = {edge for form in self._forms for edge in (_first(form), _last(form))}
         self._periods: dict[bytes, int] = {}
         self.left_out = len(more[MAX_LINE_FORMS:])
@@ -87,14 +94,14 @@ class OutputMask:
         return text if masked == content else masked.decode("utf-8", "replace")
 
     def lines(self, content: bytes) -> bytes:
-        """Return lines of JSON with masked secrets inside of strings.
+        """Return lines of JSON with masked secrets.
 
-        Names of fields and kinds of events stay, so that the lines stay readable. A string may be
-        cut, as in `text`.
+        Names of fields, kinds of events and numbers stay, so that the lines stay readable. A string
+        may be cut, as in `text`. In a damaged line, bytes between strings are masked too.
         """
         if not self._may_occur(content):
             return content
-        return _JSON_STRING.sub(self._json_string, content)
+        return _JSON_PART.sub(self._json_part, content)
 
     def prefix(self, content: bytes, *, is_end: bool, before: bytes = b"") -> bytes:
         """Return the masked beginning of the content that later bytes cannot change.
@@ -153,8 +160,13 @@ class OutputMask:
         cut_off += [(size - opened, size)] if opened >= MIN_MASKED else []
         return _with_stars(content, [*self._matches(content), *cut_off])
 
-    def _json_string(self, match: re.Match[bytes]) -> bytes:
-        return match[0] if match["kept"] else b'"%b"' % self._masked_text(match[0][1:-1])
+    def _json_part(self, match: re.Match[bytes]) -> bytes:
+        if match["kept"]:
+            return match[0]
+        if (string := match["string"]) is not None:
+            return b'"%b%b' % (self._masked_text(string), match["end"])
+        spans = [span for form in self._words for span in self._spans(match[0], form)]
+        return _with_stars(match[0], spans)
 
 
 NO_MASK = OutputMask(())

@@ -164,3 +164,23 @@ def test_the_number_of_forms_of_lines_is_bounded() -> None:
     began = time.perf_counter()
     mask.prefix(content, is_end=False)
     assert time.perf_counter() - began < 2
+
+
+def test_a_torn_line_uncovers_no_value_after_it() -> None:
+    """A process that died within a string leaves an odd number of quotation marks."""
+    mask = OutputMask(["correct horse"])
+    line = b'{"message":"my correct horse"}\n'
+    masked = b'{"message":"my *************"}\n'
+    for torn in (b'{"message": "torn\n', b'{"message": "torn\\\n', b'{"correct horse, x'):
+        assert mask.lines(torn + line + line).endswith(masked)
+        assert b"correct horse" not in mask.lines(torn + line + line)
+    assert mask.lines(b'{"torn{"a":"correct horse"}\n').count(b"*") == len("correct horse")
+
+
+def test_a_line_of_escapes_without_an_end_costs_linear_time() -> None:
+    """Otherwise a job could stall its supervisor, which then follows no order."""
+    content = b'correct horse "' + b'\\"' * 500_000 + b"\n"
+    began = time.perf_counter()
+    masked = OutputMask(["correct horse"]).lines(content)
+    assert time.perf_counter() - began < 4
+    assert masked == content.replace(b"correct horse", b"*" * 13)
