@@ -16,6 +16,7 @@ from typing import BinaryIO, TypeVar, cast
 
 from trainyard.base.redaction import OutputMask
 from worker.node.files import open_regular, read_small
+from worker.node.folder_usage import remove_tree
 from worker.node.node_store import NodeStore, WorkerRun
 
 logger = logging.getLogger(__name__)
@@ -58,8 +59,9 @@ def _masked(value: object, mask: OutputMask) -> object:
 def forget_secrets(run: WorkerRun) -> None:
     """Mask the secrets in the logs and records of an ended attempt, and remove their file.
 
-    Files that a program keeps for itself, such as its outputs, stay as they are. If the secrets are
-    unreadable, the logs and records cannot be masked, so they are removed.
+    Files that a program keeps for itself, such as its outputs, stay as they are. The folder of
+    torchrun is removed. If the secrets are unreadable, the logs and records cannot be masked, so
+    they are removed too.
     """
     try:
         values = json.loads(read_small(run.delivered)).values()
@@ -70,6 +72,7 @@ def forget_secrets(run: WorkerRun) -> None:
         _remove_kept(run)
     else:
         _mask_kept(run, OutputMask(map(str, values)))
+    remove_tree(run.torchrun)
     with suppress(OSError):
         run.delivered.unlink()
 

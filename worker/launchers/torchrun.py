@@ -147,6 +147,7 @@ def torchrun_command(
         f"--nproc-per-node={len(share.ranks)}",
         *_rendezvous(share),
         "--max-restarts=0",  # only the server decides on retries
+        f"--log-dir={share.run.torchrun}",  # instead of a folder in /tmp that nothing removes
         "--signals-to-handle=SIGINT,SIGHUP,SIGQUIT",  # SIGTERM stays ignored
         "--no-python",
         *WRAPPER,

@@ -105,6 +105,8 @@ class WorkerRun(RunDirectory):
     """Output of the supervisor."""
     launcher_log = Entry("logs/launcher.log")
     """Output of the launcher itself, such as torchrun."""
+    torchrun = Entry("torchrun")
+    """Folder of torchrun, with the errors that programs record there."""
 
     @cached_property
     def writer(self) -> int:

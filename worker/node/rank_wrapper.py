@@ -73,7 +73,7 @@ def tie(parent: int, user: str, *, ignored: list[str], command: list[str]) -> in
 
 
 def forbid_core_dumps() -> None:
-    """Let this process and its children leave no core file, which would hold their secrets.
+    """Let this process and its children leave no core file, which would hold secrets of the job.
 
     A command may raise the limit again for itself.
     """

@@ -29,6 +29,7 @@ from worker.node.kernel_store import KernelStore
 from worker.node.node_store import AttemptLock, LaunchRecord, NodeStore, WorkerRun, identity_of
 from worker.node.process_identity import own_identity
 from worker.node.process_tree import NotEndedError, become_subreaper, end_user
+from worker.node.rank_wrapper import forbid_core_dumps
 from worker.node.users import RankUser
 from worker.supervisor.event_tail import event_tail_of
 from worker.supervisor.exit_classification import (
@@ -334,6 +335,7 @@ def run_detached(folder: Path, lock_fd: int, launcher: LauncherFactory) -> None:
         launcher: creates the launcher of the ranks.
     """
     os.set_inheritable(lock_fd, False)  # so that no rank keeps the lock of a dead supervisor
+    forbid_core_dumps()  # this process reads the secrets of the job
     run = WorkerRun(folder)
     with AttemptLock.inherited(lock_fd) as lock:
         try:

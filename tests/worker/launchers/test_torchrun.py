@@ -42,6 +42,7 @@ def test_torchrun_never_restarts_a_rank_itself(run: WorkerRun) -> None:
     of_two = torchrun_command(Share(run, LAUNCH, (2, 2)), ["train"])
     assert "--max-restarts=0" in alone
     assert "--max-restarts=0" in of_two
+    assert f"--log-dir={run.torchrun}" in alone, "not in /tmp, where errors of programs would stay"
     assert {"--rdzv-endpoint=127.0.0.1:0", "--local-addr=127.0.0.1"} <= {*alone}
     assert {"--node-rank=1", "--master-addr=10.0.0.5", "--master-port=29500"} <= {*of_two}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -82,6 +83,10 @@ def test_the_run_directory_keeps_no_value(attempt: Attempt) -> None:
     mode = run.delivered.stat().st_mode & 0o777
     assert mode == 0o600
     assert TOKEN not in run.spec.read_text()
+    assert attempt.supervisor is not None
+    wait_for(lambda: b"plain is" in attempt.seen.files.get("log:0", b""), "output")
+    limits = Path(f"/proc/{attempt.supervisor.pid}/limits").read_text()
+    assert re.search(r"Max core file size +0 ", limits), "the supervisor holds the values too"
     attempt.exit()
     assert attempt.supervisor is not None
     assert attempt.supervisor.wait(30) == 0
@@ -130,6 +135,16 @@ def test_files_outside_of_the_run_directory_stay(run: WorkerRun, tmp_path: Path)
         file.seek(-len(TOKEN) - 4, os.SEEK_END)
         assert file.read() == b"*" * len(TOKEN) + b" end"
     assert not run.delivered.exists()
+
+
+@pytest.mark.parametrize("stored", [json.dumps({"T": TOKEN}), "{"])
+def test_errors_that_programs_record_for_torchrun_are_removed(run: WorkerRun, stored: str) -> None:
+    run.delivered.write_text(stored)
+    error = run.torchrun / "id_x" / "attempt_0" / "0" / "error.json"
+    error.parent.mkdir(parents=True)
+    error.write_text(TOKEN)
+    forget_secrets(run)
+    assert not run.torchrun.exists()
 
 
 def test_unreadable_secrets_end_with_the_files_that_may_hold_them(run: WorkerRun) -> None:
