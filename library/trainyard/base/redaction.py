@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from base64 import b64encode
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from urllib.parse import quote, quote_plus
 
@@ -99,9 +100,17 @@ class OutputMask:
         Names of fields, kinds of events and numbers stay, so that the lines stay readable. A string
         may be cut, as in `text`. In a damaged line, bytes between strings are masked too.
         """
-        if not self._may_occur(content):
+        edges = sorted(at for edge in self._edges for at in _places(content, edge))
+        if not edges:
             return content
-        return _JSON_PART.sub(self._json_part, content)
+
+        def masked(match: re.Match[bytes]) -> bytes:
+            """Most strings have no secret, so a search for all forms in each would be slow."""
+            start, end = match.span()
+            at = bisect_left(edges, start)
+            return self._json_part(match) if at < len(edges) and edges[at] < end else match[0]
+
+        return _JSON_PART.sub(masked, content)
 
     def prefix(self, content: bytes, *, is_end: bool, before: bytes = b"") -> bytes:
         """Return the masked beginning of the content that later bytes cannot change.
@@ -200,6 +209,14 @@ def _first(form: bytes) -> bytes:
 
 def _last(form: bytes) -> bytes:
     return form[-MIN_MASKED:]
+
+
+def _places(content: bytes, part: bytes) -> Iterator[int]:
+    """Yield the offset of each occurrence of a part, overlapping ones too."""
+    at = content.find(part)
+    while at >= 0:
+        yield at
+        at = content.find(part, at + 1)
 
 
 def _period(form: bytes) -> int:

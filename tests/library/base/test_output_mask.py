@@ -184,3 +184,13 @@ def test_a_line_of_escapes_without_an_end_costs_linear_time() -> None:
     masked = OutputMask(["correct horse"]).lines(content)
     assert time.perf_counter() - began < 4
     assert masked == content.replace(b"correct horse", b"*" * 13)
+
+
+def test_strings_without_a_secret_cost_no_search_for_each_form() -> None:
+    mask = OutputMask([f"{n:03} of the values of a job" for n in range(40)])
+    line = b'{"step":1,"time":1764584626.1,"values":{"train/loss":0.5,"train/lr":0.1}}\n'
+    content = line * 2**13 + b'{"message":"007 of the values of a job"}\n'
+    began = time.process_time()
+    masked = mask.lines(content)
+    assert time.process_time() - began < 0.5
+    assert masked == line * 2**13 + b'{"message":"%b"}\n' % (b"*" * 26)
