@@ -19,6 +19,7 @@ from fastapi import FastAPI
 
 from tests.server.api.in_process import TestClient
 from tests.server.clock import FakeClock
+from tests.server.members import OURS
 
 FOLDER = Path(__file__).resolve().parents[3] / "issuer"
 BASE = "http://127.0.0.1:8470"
@@ -150,6 +151,12 @@ class Person:
             return {}
         listed = response.json()["items"]
         return {each["name"]: each["role"] for each in listed}
+
+
+def give(client: TestClient, group: str, role: str | None, *, project: str = OURS) -> int:
+    """Give a group a role in a project; return the status."""
+    path = f"{API}/projects/{project}/groups"
+    return client.put(path, json={"group": group, "role": role}).status_code
 
 
 def query_of(address: str) -> Mapping[str, str]:

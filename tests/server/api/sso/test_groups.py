@@ -16,16 +16,16 @@ from server.api.sso.issuer import Issuer
 from server.api.sso.refresh import GroupKeeper, refresh_due
 from server.core.context import Context
 from server.core.people.identity_tables import identities, user_groups
-from server.core.people.user_tables import sessions
+from server.core.people.user_tables import sessions, users
 from tests.server.api.in_process import TestClient
 from tests.server.api.sso.issuers import (
     API,
     BASE,
     ORIGIN,
-    SCOPES,
     Person,
     ShiftedClock,
     TestIssuer,
+    give,
     with_query,
 )
 from tests.server.members import OURS, THEIRS, add_projects
@@ -50,11 +50,6 @@ def mapped(context: Context, admin: TestClient) -> None:
     """Two projects; the group `/research/vision` has a role in one."""
     add_projects(context)
     give(admin, "/research/vision", "member")
-
-
-def give(client: TestClient, group: str, role: str | None, *, project: str = OURS) -> int:
-    path = f"{API}/projects/{project}/groups"
-    return client.put(path, json={"group": group, "role": role}).status_code
 
 
 def test_a_group_gives_its_role(person: Persons, admin: TestClient) -> None:
@@ -278,19 +273,28 @@ def test_a_login_without_refresh_token_keeps_the_former_one(
     assert not ada.is_logged_in()
 
 
-def test_a_reply_without_the_claim_keeps_groups_for_a_day(
+def test_a_reply_without_groups_ends_roles_in_the_cluster_within_an_hour(
     person: Persons, real_issuer: TestIssuer, context: Context, issuer: Issuer, clock: ShiftedClock
+) -> None:
+    ada = person("ada", groups=["operators"])
+    ada.log_in()
+    real_issuer.put("ada", preferred_username="ada")
+    for role in ("operator", "user"):
+        clock.advance(HALF_HOUR)
+        assert refresh_due(context, issuer) == 1
+        assert ada.session()["user"]["role"] == role
+
+
+def test_an_unlinked_user_loses_the_roles_of_groups(
+    person: Persons, admin: TestClient, context: Context
 ) -> None:
     ada = person("ada", groups=["/research/vision", "operators"])
     ada.log_in()
-    real_issuer.put("ada", preferred_username="ada")
-    clock.advance(HALF_HOUR)
-    assert refresh_due(context, issuer) == 1
-    assert ada.projects()[OURS] == "member"
-    assert ada.session()["user"]["role"] == "operator"
-    clock.advance(DAY)
-    assert refresh_due(context, issuer) == 1
-    assert ada.session()["user"]["role"] == "user"
+    user_id = ada.session()["user"]["id"]
+    assert admin.delete(f"{API}/users/{user_id}/identity").status_code == 204
+    with context.database.read() as connection:
+        assert connection.scalar(select(users.c.role).where(users.c.id == user_id)) == "user"
+        assert connection.scalar(select(func.count()).select_from(user_groups)) == 0
 
 
 def test_persons_of_another_issuer_have_left(
@@ -304,37 +308,6 @@ def test_persons_of_another_issuer_have_left(
     GroupKeeper(context).expire()
     assert not ada.is_logged_in()
     del app
-
-
-class TestWithoutRefreshToken:
-    """An issuer that gives no refresh token."""
-
-    @pytest.fixture
-    def oidc(self) -> dict[str, Any]:
-        return {"oidc_scopes": SCOPES.replace(" offline_access", "")}
-
-    def test_groups_count_for_an_hour(
-        self, person: Persons, context: Context, issuer: Issuer, clock: ShiftedClock
-    ) -> None:
-        ada = person("ada", groups=["/research/vision"])
-        ada.log_in()
-        clock.advance(HOUR - 60)
-        assert ada.projects() == {OURS: "member"}
-        clock.advance(61)
-        assert ada.projects() == {}
-        assert refresh_due(context, issuer) == 0
-        ada.log_in()
-        assert ada.projects() == {OURS: "member"}
-
-    def test_a_session_ends_after_twelve_hours(self, person: Persons, clock: ShiftedClock) -> None:
-        ada = person("ada", groups=["/research/vision"])
-        ada.log_in()
-        made = ada.browser.post(f"{API}/tokens", json={"name": "x"}, headers=ORIGIN).json()
-        assert made["expires_at"] == ada.session()["expires_at"], "a token does not outlive it"
-        clock.advance(12 * 3600 - 60)
-        assert ada.is_logged_in()
-        clock.advance(61)
-        assert not ada.is_logged_in()
 
 
 # ---- roles in the cluster ------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from base64 import urlsafe_b64encode
 from collections.abc import Callable, Iterator
@@ -15,7 +16,7 @@ from joserfc import jwt
 from joserfc.jwk import ECKey, OctKey, OKPKey
 from sqlalchemy import select
 
-from server.api.sso import issuer_calls
+from server.api.sso import issuer_calls, issuer_keys
 from server.api.sso.faults import LoginError
 from server.api.sso.issuer_calls import MAX_BYTES, MAX_CALLS
 from server.core.context import Context
@@ -339,6 +340,40 @@ def test_keys_that_cannot_be_read_are_requested_seldom(
     issuer.replies["/keys"] = 503
     assert {log_in(issuer, browser) for _ in range(5)} == {"/login?error=issuer_down"}
     assert issuer.requests.count("/keys") == 1
+
+
+@pytest.mark.parametrize(("age", "fault"), [(61, "invalid"), (3601, "busy")])
+def test_no_login_waits_long_for_keys_that_another_one_reads(
+    app: FastAPI,
+    issuer: WrongIssuer,
+    browser: TestClient,
+    clock: ShiftedClock,
+    monkeypatch: pytest.MonkeyPatch,
+    age: int,
+    fault: str,
+) -> None:
+    """Anyone can send a token with an unknown key, so this must not occupy the threads."""
+    is_read, may_end = threading.Event(), threading.Event()
+
+    def slow(handler: BaseHTTPRequestHandler) -> None:
+        is_read.set()
+        may_end.wait(4)
+        handler.send_error(503)
+
+    assert log_in(issuer, browser) == "/queue"
+    clock.advance(age)
+    monkeypatch.setattr(issuer_keys, "KEYS_WAIT_SECONDS", 0.1)
+    issuer.replies["/keys"] = slow
+    issuer.sign = lambda claims: issuer.signed(claims, kid="unknown")
+    other = TestClient(app, base_url=BASE, client=("192.0.2.2", 5), follow_redirects=False)
+    reader = threading.Thread(target=log_in, args=(issuer, other))
+    reader.start()
+    assert is_read.wait(4)
+    begin = time.monotonic()
+    assert log_in(issuer, browser) == f"/login?error={fault}"
+    assert time.monotonic() - begin < 2
+    may_end.set()
+    reader.join()
 
 
 def test_logout_tokens_that_are_not_valid_are_bounded(
