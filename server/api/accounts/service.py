@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import Connection, insert, select, update
+from sqlalchemy import Connection, insert, update
 from sqlalchemy.exc import IntegrityError
 
 from server.api.accounts.invitations import NewInvitation, store_invitation
@@ -14,10 +14,10 @@ from server.api.auth.endings import end_access, end_beyond_role, end_forbidden_c
 from server.api.auth.permissions import held_by_user
 from server.api.auth.principals import hold_token, lock_users
 from server.api.auth.service import RESERVED_NAMES
+from server.api.sso.groups import gives_cluster_roles
 from server.api.sso.identities import unlink
 from server.core.context import Context
 from server.core.errors import ConflictError, InvalidRequestError, NotFoundError
-from server.core.people.identity_tables import identities
 from server.core.people.user_tables import users
 from server.core.subject import ADMIN_USER_ID, Actor
 from trainyard.base.problems import Problem
@@ -113,7 +113,7 @@ def change_user(context: Context, user_id: str, change: UserChange, *, actor: Ac
         if user_id == actor.user_id and values.keys() & {"role", "state"}:
             raise ConflictError("the own role and state cannot be changed; another admin may")
         if "role" in values:
-            _refuse_role_of_issuer(context, connection, user)
+            _refuse_role_of_issuer(context, user)
             check_role(values["role"], actor, pointer="/role")
             end_beyond_role(connection, user_id, values["role"], now=now)
         if "state" in values:
@@ -182,12 +182,8 @@ def _locked(
     return user
 
 
-def _refuse_role_of_issuer(context: Context, connection: Connection, user: UserRow) -> None:
-    settings = context.settings
-    if settings.oidc_admin_group is None and settings.oidc_operator_group is None:
-        return
-    linked = select(identities.c.subject).where(identities.c.user_id == user.id)
-    if connection.scalar(linked) is not None:
+def _refuse_role_of_issuer(context: Context, user: UserRow) -> None:
+    if gives_cluster_roles(context.settings) and user.issuer is not None:
         raise ConflictError(
             f"the groups of the issuer give {user.name} the role in the cluster: change the groups"
         )

@@ -76,7 +76,7 @@ def refresh_due(context: Context, issuer: Issuer) -> int:
         later = update(identities).where(its).values(refresh_at=now + REFRESH_PAUSE)
         connection.execute(later)
         found = StoredIdentity.all(connection, StoredIdentity.select().where(its))
-    isolation = Isolation(context.clock.monotonic)
+    isolation = Isolation(context.clock.monotonic, pause=REFRESH_PAUSE)
 
     def refresh(identity: StoredIdentity) -> None:
         with isolation.turn(identity.user_id, f"the groups of user {identity.user_id}"):
