@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import datetime
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 TAG = r"^[A-Za-z0-9][A-Za-z0-9._:/-]*$"
@@ -29,6 +30,15 @@ LEGAL = {
 """Description of the legal characters, by pattern."""
 
 
+MAX_TOKEN_HOST = 40
+"""Maximum length of the host's part in the name of a token of a login, in characters."""
+
+
 def default_node_name(host: str) -> str:
     """Return the host name as the name of a node, with `-` for illegal characters."""
     return re.sub(r"[^A-Za-z0-9._-]", "-", host).lstrip("._-") or "node"
+
+
+def login_token_name(host: str, now: datetime) -> str:
+    """Return the name of the token of a login on a machine; the time makes it unique."""
+    return f"{default_node_name(host)[:MAX_TOKEN_HOST]}-{now:%Y%m%d-%H%M%S}"

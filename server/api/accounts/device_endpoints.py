@@ -76,7 +76,7 @@ def check_device(
     """Return host, address and permissions of a device; a wrong code counts as a guess."""
     address = host_of(request)
     found = find_device(context, body.user_code, principal=principal, address=address)
-    return reply(found.view)
+    return reply(found.seen_from(address))
 
 
 @router.post("/decision", status_code=204, summary="Approve or deny the login of a device")

@@ -33,7 +33,7 @@ from server.core.errors import (
 )
 from server.core.people.identity_tables import DeviceState, device_logins
 from server.core.subject import Actor
-from trainyard.base.names import default_node_name
+from trainyard.base.names import login_token_name
 from trainyard.protocol.rest.access import Permission, TokenRequest
 from trainyard.protocol.user_accounts.device_flow import DeviceRequest, DeviceView
 
@@ -46,8 +46,6 @@ ALPHABET, CODE_LETTERS = "BCDFGHJKLMNPQRSTVWXZ", 8
 """Letters of user codes: no vowels, so that no words result (RFC 8628, 6.1)."""
 MAX_OF_ADDRESS, MAX_WAITING = 20, 5000
 """Maximum number of waiting devices of one address, and of all."""
-MAX_HOST = 40
-"""Maximum length of the host's part in the name of a token, in characters."""
 
 
 class DeviceRefusalError(RefusalError):
@@ -84,26 +82,20 @@ class WaitingDevice(TypedRow):
     pause_seconds: int
     expires_at: datetime
 
-    @property
-    def view(self) -> DeviceView:
-        """What a person sees before the decision."""
-        return DeviceView(**self.values_for(DeviceView) | {"scopes": self.permissions})
+    def seen_from(self, address: str) -> DeviceView:
+        """Return what a person at this address sees before the decision."""
+        own = {"scopes": self.permissions, "same_address": self.address == counted_as(address)}
+        return DeviceView(**self.values_for(DeviceView) | own)
 
     @property
     def permissions(self) -> tuple[Permission, ...] | None:
         """The requested scopes; None for a token without scopes."""
         return None if self.scopes is None else known(self.scopes)
 
-    @property
-    def token_request(self) -> TokenRequest:
-        """The token that the device gets; its name is made at the exchange."""
-        return self.named(self.expires_at)
-
-    def named(self, now: datetime) -> TokenRequest:
-        """Return the request for the token, whose name has the host and a time."""
-        host = default_node_name(self.host)[:MAX_HOST]
+    def token_request(self, now: datetime) -> TokenRequest:
+        """Return the request for the token, whose name has the host and the time."""
         return TokenRequest(
-            name=f"{host}-{now:%Y%m%d-%H%M%S}",
+            name=login_token_name(self.host, now),
             scopes=self.permissions,
             expires_in_seconds=self.lifetime_seconds,
         )
@@ -180,7 +172,7 @@ def decide(
         raise ConflictError("a device is approved in a browser: log in there")
     device = find_device(context, user_code, principal=principal, address=address)
     if approved:
-        check_token_request(device.token_request, actor)
+        check_token_request(device.token_request(context.now()), actor)
     values = {
         "state": DeviceState.APPROVED if approved else DeviceState.DENIED,
         "user_id": actor.owner_id,
@@ -220,7 +212,7 @@ def exchange(context: Context, device_code: str) -> tuple[ListedToken, str]:
     actor = session.actor
     hold = partial(_use_up, its=its, actor=actor, now=now)
     try:
-        return create_token(context, device.named(now), actor=actor, hold=hold)
+        return create_token(context, device.token_request(now), actor=actor, hold=hold)
     except UnauthenticatedError:
         raise denied from None
     except LookupError:

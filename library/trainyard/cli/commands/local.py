@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import typer
 
 from trainyard.base.loopback import is_loopback
-from trainyard.base.names import default_node_name
+from trainyard.base.names import default_node_name, login_token_name
 from trainyard.cli.output import write_text
 from trainyard.client import settings
 from trainyard.client.errors import ApiError, ConnectionFailedError, NotFoundError, UsageError
@@ -23,8 +23,6 @@ from trainyard.client.settings import Connection, resolve, save
 from trainyard.protocol.rest.access import SessionView
 from trainyard.protocol.user_accounts.views import BUILT_IN_USER
 
-MAX_HOST = 40
-"""Maximum length of the host's part in the name of a token, in characters."""
 MAX_LOGIN_HOST = 100
 """Maximum length of the name of this machine in a login by a code, in characters."""
 PASSING = (429, 502, 503, 504)
@@ -121,9 +119,7 @@ def _who(session: SessionView) -> str:
 def _token_of(address: str, user: str) -> str:
     """Return a new token of a user, whose password is read from a hidden prompt."""
     password = typer.prompt("Password", hide_input=True, err=True)
-    # The time makes the name unique: each login on this machine creates a token.
-    host, now = default_node_name(socket.gethostname()), datetime.now(UTC)
-    token_name = f"{host[:MAX_HOST]}-{now:%Y%m%d-%H%M%S}"
+    token_name = login_token_name(socket.gethostname(), datetime.now(UTC))
     with Client(address) as yard:
         made = yard.password_token(user, password, token_name=token_name)
     return made.secret or ""

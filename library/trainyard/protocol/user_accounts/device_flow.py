@@ -70,6 +70,8 @@ class DeviceView(RecordModel):
     """Name of the machine, as the machine gave it."""
     address: str
     """Address from which the login began."""
+    same_address: bool
+    """Whether this is the address of the person, too. Over ssh, it usually is not."""
     scopes: tuple[Permission, ...] | None
     """Permissions of the token; null for all except `sources:write`, `tokens:admin` and
     `users:admin`."""

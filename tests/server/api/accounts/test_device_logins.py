@@ -61,6 +61,7 @@ def test_an_approved_device_gets_a_token_once(
     seen = ada.browser.post(f"{DEVICE}/check", json=typed, headers=ORIGIN).json()
     assert (seen["host"], seen["address"], seen["scopes"]) == ("login-1", "198.51.100.1", None)
     assert seen["lifetime_seconds"] == 30 * 86_400
+    assert seen["same_address"] is False
     assert decide(ada, begun) == 204
     clock.advance(5)
     status, secret = poll(shell, begun)
@@ -72,6 +73,16 @@ def test_an_approved_device_gets_a_token_once(
     assert who["user"]["name"] == "ada"
     assert who["name"].startswith("login-1-")
     assert "users:admin" not in who["permissions"]
+
+
+def test_a_device_at_the_address_of_the_person(app: FastAPI, ada: Member) -> None:
+    begun = begin(at(app, "2001:db8::1"))
+    body = {"user_code": begun["user_code"]}
+    for address, is_same in (("2001:db8::2", True), ("2001:db8:0:1::1", False)):
+        browser = at(app, address)
+        browser.cookies = ada.browser.cookies
+        seen = browser.post(f"{DEVICE}/check", json=body, headers=ORIGIN).json()
+        assert seen["same_address"] is is_same
 
 
 def test_a_denied_device_gets_no_token(ada: Member, shell: TestClient, clock: FakeClock) -> None:

@@ -110,6 +110,12 @@ function Decision({ device, decide }: DecisionProps) {
         </Fact>
         <Fact name="Valid for">{lifetime(device.lifetime_seconds)}</Fact>
       </dl>
+      {!device.same_address && (
+        <p>
+          <strong>The device has another address than this browser.</strong> That is usual over ssh.
+          If a person has sent you the link or the code, deny the login.
+        </p>
+      )}
       <p className="muted">
         Approve only if you have just started <code>trainyard login</code> on this device.
       </p>

@@ -5551,6 +5551,11 @@ export interface components {
              */
             address: string;
             /**
+             * Same Address
+             * @description Whether this is the address of the person, too. Over ssh, it usually is not.
+             */
+            same_address: boolean;
+            /**
              * Scopes
              * @description Permissions of the token; null for all except `sources:write`, `tokens:admin` and
              *     `users:admin`.
