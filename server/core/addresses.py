@@ -8,10 +8,13 @@ from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address, ip_netw
 IPV6_PREFIX = 64
 """Length of an IPv6 prefix that counts as one client; a provider gives each customer a /64 or more.
 """
+SITE_PREFIX = 48
+"""Length of an IPv6 prefix that counts as one site, where a limit on all clients together would let
+a customer with many /64 keep out the others."""
 
 
-def counted_as(host: str) -> str:
-    """Return the key for counting a client: its IPv4 address, or the /64 of its IPv6 address.
+def counted_as(host: str, prefix: int = IPV6_PREFIX) -> str:
+    """Return the key for counting a client: its IPv4 address, or the prefix of its IPv6 address.
 
     The key of a text that is not an address is the text, cut to 100 characters.
     """
@@ -19,7 +22,7 @@ def counted_as(host: str) -> str:
     if address is None:  # a unix socket, or a text from a proxy that is not an address
         return host[:100]
     if isinstance(address, IPv6Address):
-        return str(IPv6Network((address, IPV6_PREFIX), strict=False))
+        return str(IPv6Network((address, prefix), strict=False))
     return str(address)
 
 

@@ -21,7 +21,7 @@ from server.api.auth.principals import (
 from server.api.auth.scopes import check_token_request
 from server.api.auth.service import ListedToken, create_token
 from server.api.auth.tokens import hash_token, make_secret
-from server.core.addresses import counted_as
+from server.core.addresses import SITE_PREFIX, counted_as
 from server.core.context import Context
 from server.core.database.rows import TypedRow
 from server.core.errors import (
@@ -45,7 +45,7 @@ MAX_PAUSE_SECONDS = 60
 ALPHABET, CODE_LETTERS = "BCDFGHJKLMNPQRSTVWXZ", 8
 """Letters of user codes: no vowels, so that no words result (RFC 8628, 6.1)."""
 MAX_OF_ADDRESS, MAX_WAITING = 20, 5000
-"""Maximum number of waiting devices of one address, and of all."""
+"""Maximum number of waiting devices of one address (IPv6: of one site), and of all."""
 
 
 class DeviceRefusalError(RefusalError):
@@ -84,7 +84,8 @@ class WaitingDevice(TypedRow):
 
     def seen_from(self, address: str) -> DeviceView:
         """Return what a person at this address sees before the decision."""
-        own = {"scopes": self.permissions, "same_address": self.address == counted_as(address)}
+        is_same = self.address == counted_as(address, SITE_PREFIX)
+        own = {"scopes": self.permissions, "same_address": is_same}
         return DeviceView(**self.values_for(DeviceView) | own)
 
     @property
@@ -108,7 +109,8 @@ def begin_device(context: Context, request: DeviceRequest, *, address: str) -> N
         TooManyError: the address, or all addresses together, have too many waiting devices.
     """
     letters = "".join(secrets.choice(ALPHABET) for _ in range(CODE_LETTERS))
-    made, now, host = NewDevice(make_secret(), letters), context.now(), counted_as(address)
+    made, now = NewDevice(make_secret(), letters), context.now()
+    host = counted_as(address, SITE_PREFIX)
     row = {
         "device_hash": hash_token(made.device_code),
         "code_hash": hash_token(made.user_code),

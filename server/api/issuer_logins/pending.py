@@ -11,7 +11,7 @@ from sqlalchemy import Table, delete, func, insert, select
 
 from server.api.auth.tokens import hash_token, make_secret
 from server.api.sso.faults import LoginError, LoginFault
-from server.core.addresses import counted_as
+from server.core.addresses import SITE_PREFIX, counted_as
 from server.core.context import Context
 from server.core.database.rows import TypedRow
 from server.core.errors import InvalidRequestError
@@ -19,7 +19,7 @@ from server.core.people.identity_tables import device_logins, pending_logins
 
 LIFETIME = timedelta(minutes=10)
 MAX_OF_ADDRESS, MAX_PENDING = 50, 5000
-"""Maximum number of logins in progress of one address, and of all."""
+"""Maximum number of logins in progress of one address (IPv6: of one site), and of all."""
 OWN_PATH = re.compile(r"/(?![/\\])[!-~]{0,500}")
 """A path of this site: browsers take `//host`, `/\\host`, and both with line breaks in them, for
 another site."""
@@ -80,7 +80,7 @@ def store_pending(
         LoginError: the address, or all addresses together, have too many logins in progress.
     """
     made = PendingSecrets(make_secret(), make_secret())
-    now, host = context.now(), counted_as(address)
+    now, host = context.now(), counted_as(address, SITE_PREFIX)
     row = {
         "state_hash": hash_token(made.state),
         "cookie_hash": hash_token(made.cookie),

@@ -69,7 +69,7 @@ class DeviceView(RecordModel):
     host: str
     """Name of the machine, as the machine gave it."""
     address: str
-    """Address from which the login began."""
+    """Address from which the login began; for IPv6, its /48."""
     same_address: bool
     """Whether this is the address of the person, too. Over ssh, it usually is not."""
     scopes: tuple[Permission, ...] | None

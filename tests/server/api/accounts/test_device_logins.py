@@ -78,7 +78,7 @@ def test_an_approved_device_gets_a_token_once(
 def test_a_device_at_the_address_of_the_person(app: FastAPI, ada: Member) -> None:
     begun = begin(at(app, "2001:db8::1"))
     body = {"user_code": begun["user_code"]}
-    for address, is_same in (("2001:db8::2", True), ("2001:db8:0:1::1", False)):
+    for address, is_same in (("2001:db8:0:1::1", True), ("2001:db8:1::1", False)):
         browser = at(app, address)
         browser.cookies = ada.browser.cookies
         seen = browser.post(f"{DEVICE}/check", json=body, headers=ORIGIN).json()
@@ -184,6 +184,13 @@ def test_waiting_devices_of_an_address_are_bounded(app: FastAPI, shell: TestClie
     assert refused.status_code == 429
     assert "retry-after" in refused.headers
     begin(at(app, "198.51.100.2"))
+
+
+def test_waiting_devices_of_a_site_are_bounded(app: FastAPI) -> None:
+    for number in range(MAX_OF_ADDRESS):
+        begin(at(app, f"2001:db8:0:{number:x}::1"))
+    assert at(app, "2001:db8:0:ffff::1").post(DEVICE, json={"host": "x"}).status_code == 429
+    begin(at(app, "2001:db8:1::1"))
 
 
 @pytest.mark.parametrize(

@@ -240,6 +240,21 @@ def test_logins_in_progress_of_an_address_are_bounded(app: FastAPI, real_issuer:
     assert "/login?error" not in other.get(LOGIN).headers["location"]
 
 
+def test_logins_in_progress_of_a_site_are_bounded(app: FastAPI, real_issuer: object) -> None:
+    """A customer with a /56 has 256 addresses that count as one, enough for all places."""
+    del real_issuer
+
+    def begun(address: str) -> str:
+        client = (address, 5)
+        browser = TestClient(app, base_url=BASE, client=client, follow_redirects=False)
+        return browser.get(LOGIN).headers["location"]
+
+    found = [begun(f"2001:db8:0:{number:x}::1") for number in range(MAX_OF_ADDRESS + 1)]
+    assert found[-1] == "/login?error=busy"
+    assert "/login?error" not in found[-2]
+    assert "/login?error" not in begun("2001:db8:1::1")
+
+
 def test_a_disabled_user_cannot_log_in(person: Persons, admin: TestClient) -> None:
     ada = person("ada")
     ada.log_in()

@@ -5547,7 +5547,7 @@ export interface components {
             host: string;
             /**
              * Address
-             * @description Address from which the login began.
+             * @description Address from which the login began; for IPv6, its /48.
              */
             address: string;
             /**
