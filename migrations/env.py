@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from alembic import context
 
+from server.core.audit import audit_tables  # noqa: F401
 from server.core.database import (  # noqa: F401 - these modules fill the metadata
     metric_and_log_tables,
     scheduler_tables,

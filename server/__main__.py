@@ -1,4 +1,4 @@
-"""Command line: `python -m server api | scheduler | migrate | admin-token | rotate-key`."""
+"""Command line: `python -m server api | scheduler | migrate | admin-token | rotate-key | audit`."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ from server.api.auth.admin import ensure_admin_token
 from server.api.wire.configuration import Server, configured
 from server.api.wire.connections import connections_possible
 from server.app.admin_command import add_options, rotate_admin_token
+from server.app.audit_command import add_audit_options, audit_command, begin_audit_log
 from server.app.factory import create_app
 from server.app.keys import ensure_key, rotate
+from server.core.audit.audit_tables import audit_marks
 from server.core.context import Context, SystemClock
 from server.core.database.engine import Database
 from server.core.database.migrate import (
@@ -71,10 +73,13 @@ def migrate(context: Context, given: argparse.Namespace) -> int:
     # An exception ends pg_dump, too, and removes what it has written.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
-        upgrade(context.database, backup=given.backup, backup_taken=given.backup_taken)
+        made = upgrade(context.database, backup=given.backup, backup_taken=given.backup_taken)
     except (MigrationRefusedError, CommandError, SQLAlchemyError, OSError) as error:
         logger.error("nothing was migrated: %s", error)
         return 1
+    if audit_marks.name in made:
+        # Only now: a server that did this at each start would also sign an emptied log.
+        begin_audit_log(context)
     return 0
 
 
@@ -108,7 +113,7 @@ COMMANDS: dict[str, Callable[[Context], int]] = {
     "scheduler": scheduler,
     "rotate-key": rotate_key,
 }
-ADMIN_TOKEN, MIGRATE = "admin-token", "migrate"
+ADMIN_TOKEN, MIGRATE, AUDIT = "admin-token", "migrate", "audit"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -122,6 +127,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     words = "Replace the admin token, print the new one, and list tokens that the former one made."
     add_options(commands.add_parser(ADMIN_TOKEN, help=words, description=words))
+    words = "Check, sign or export the audit log."
+    add_audit_options(commands.add_parser(AUDIT, help=words, description=words))
     given = parser.parse_args(arguments)
     name = given.command
     logging.basicConfig(
@@ -143,6 +150,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 1
         if name == ADMIN_TOKEN:
             return rotate_admin_token(context, given)
+        if name == AUDIT:
+            return audit_command(context, given)
         return COMMANDS[name](context)
     finally:
         context.database.dispose()

@@ -60,6 +60,8 @@ NO_ROWS_OF_JOBS = {
     "list_users": "users, for admins",
     "user_view": "users, for admins",
     "_invitation_view": "users, for admins",
+    "list_rows": "the audit log, for admins",
+    "export": "the audit log, for admins",
 }
 """Functions that endpoints call without a scope, each with the reason."""
 

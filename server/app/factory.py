@@ -16,6 +16,7 @@ from starlette.routing import BaseRoute
 import server.api.accounts.device_endpoints
 import server.api.accounts.endpoints
 import server.api.accounts.session_endpoints
+import server.api.audit.endpoints
 import server.api.auth.endpoints
 import server.api.issuer_logins.endpoints
 import server.api.stream.endpoints
@@ -42,6 +43,8 @@ import server.telemetry.goodput.endpoints
 import server.telemetry.imports.endpoints
 import server.telemetry.logs.endpoints
 import server.telemetry.metrics.endpoints
+from server.api.audit.audited_operations import audits_of
+from server.api.audit.refused_attempts import AuditMiddleware, RefusedAttempts
 from server.api.auth.declarations import accesses_of
 from server.api.auth.lasting_requests import LastingRequests
 from server.api.http import problems
@@ -116,6 +119,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     server.api.accounts.endpoints.router,
     server.api.accounts.device_endpoints.router,
     server.api.issuer_logins.endpoints.router,
+    server.api.audit.endpoints.router,
 )
 
 
@@ -126,9 +130,10 @@ def create_app(context: Context) -> FastAPI:
 
     Raises:
         UndeclaredAccessError: an endpoint does not declare who may call it.
+        UndeclaredAuditError: an operation is not in the table of the audit log.
     """
     tail, ledger, inboxes = Tail(context), ClusterLedger(context), Inboxes(context)
-    lasting = LastingRequests(context)
+    lasting, refused = LastingRequests(context), RefusedAttempts(context)
     app = FastAPI(
         title=TITLE,
         openapi_url=None,  # `server.app.reference` serves the document and its page
@@ -136,7 +141,9 @@ def create_app(context: Context) -> FastAPI:
         redoc_url=None,
         redirect_slashes=False,
         routes=_routes(),
-        lifespan=_lifespan(context, tail, ledger=ledger, inboxes=inboxes, lasting=lasting),
+        lifespan=_lifespan(
+            context, tail, ledger=ledger, inboxes=inboxes, lasting=lasting, refused=refused
+        ),
     )
     app.state.context = context
     app.state.tail = tail
@@ -149,6 +156,7 @@ def create_app(context: Context) -> FastAPI:
     app.state.monitoring = Monitoring(context, tail, ledger)
     app.state.forecaster = Forecaster(context)
     app.state.end_shares = end_shares
+    app.state.refused_attempts = refused
     problems.install(app)
     app.openapi = document  # type: ignore[method-assign]
     folder = dashboard_dir(context.settings.web_dir)
@@ -204,6 +212,9 @@ def _surround(app: FastAPI, context: Context) -> None:
     app.add_middleware(MethodsMiddleware, allowed=AllowedMethods(routes_of(app)))
     app.add_middleware(BodyLimitMiddleware, limit_of=_body_limits(context))
     app.add_middleware(
+        AuditMiddleware, refused=app.state.refused_attempts, operations=audits_of(app.routes)
+    )
+    app.add_middleware(
         RequestMiddleware, observe=app.state.monitoring.observe, is_https=context.settings.is_https
     )
 
@@ -228,6 +239,7 @@ def _lifespan(
     ledger: ClusterLedger,
     inboxes: Inboxes,
     lasting: LastingRequests,
+    refused: RefusedAttempts,
 ) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -238,6 +250,7 @@ def _lifespan(
         await run_in_threadpool(tail.start)
         beat.start()
         lasting.start()
+        refused.start()
         try:
             yield
         finally:
@@ -245,6 +258,7 @@ def _lifespan(
             await inboxes.stop()
             await run_in_threadpool(tail.stop)
             await run_in_threadpool(lasting.stop)
+            await run_in_threadpool(refused.stop)
             await run_in_threadpool(ledger.close)  # before the caller closes the database
             await run_in_threadpool(beat.join)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from sqlalchemy import Connection, select, text, tuple_, update
 
+from server.core.audit.request_rows import append_rows, command_row
+from server.core.audit.signed_digests import sign_again
 from server.core.context import Context
 from server.core.database.tables import jobs
 from server.core.people.identity_tables import REFRESH_TOKEN, identities
@@ -46,6 +48,9 @@ def rotate(context: Context) -> int:
             values are unchanged.
     """
     secrets = context.secrets
+    # With the key that servers on other machines have, too, until they get a copy of the file.
+    with context.database.write() as connection:
+        sign_again(context, connection)
     secrets.add_key()
     count = 0
     with context.database.write() as connection:
@@ -61,6 +66,7 @@ def rotate(context: Context) -> int:
             count, after = count + len(rows), rows[-1].id
         _rotate_refresh_tokens(context, connection)
         count += _rotate_secrets(context, connection)
+        append_rows(connection, [command_row(context, "key_rotated", object="keys")])
     secrets.forget_old_keys()
     return count
 

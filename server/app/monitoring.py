@@ -19,12 +19,15 @@ from server.api.auth.dependencies import may
 from server.cluster.nodes.series import device_values, host_values, node_values
 from server.cluster.nodes.slots import withheld_from_placement
 from server.cluster.projects.queries import Project, views
+from server.core.audit.audit_tables import audit_log, audit_marks, audit_pending
+from server.core.audit.exporting import destinations
 from server.core.context import Context
 from server.core.database.held import of_held
 from server.core.database.rows import Node
 from server.core.database.tables import attempt_nodes, attempts, jobs, nodes
 from server.core.events.tail import Tail, newest_id
 from server.core.periodic import read_times
+from server.core.settings import Settings
 from server.core.visibility.scope import SYSTEM_SCOPE
 from server.jobs.ranks.store import live_stragglers
 from server.telemetry.goodput.cluster import USUAL_DAYS, ClusterLedger
@@ -85,6 +88,7 @@ class Monitoring(Collector):
             yield from _node_samples(connection, every_device=every_device)
             yield _stragglers(connection)
             yield from _tasks(connection)
+            yield from _audit(connection, self._context.settings)
             lag = max(0, newest_id(connection) - self._tail.position)
         yield GaugeMetricFamily(
             "trainyard_events_tail_lag", "Events that no stream has received yet", value=lag
@@ -224,6 +228,24 @@ def _tasks(connection: Connection) -> Iterable[Metric]:
         ),
     )
     yield from _by_name("task", read_times(connection), gauges=gauges)
+
+
+def _audit(connection: Connection, settings: Settings) -> Iterable[Metric]:
+    """Yield the rows of the audit log that wait for a number, and those that an export lacks."""
+    waiting = select(func.count()).select_from(audit_pending)
+    text = "Rows of the audit log without a number"
+    yield GaugeMetricFamily("trainyard_audit_unsealed_rows", text, value=connection.scalar(waiting))
+    lag = GaugeMetricFamily(
+        "trainyard_audit_export_lag_rows",
+        "Numbered rows of the audit log that a destination lacks",
+        labels=("destination",),
+    )
+    query = select(audit_marks.c.name, audit_marks.c.seq)
+    marks = {row.name: row.seq for row in connection.execute(query)}
+    newest = connection.scalar(select(func.max(audit_log.c.seq))) or 0
+    for each in destinations(settings):
+        lag.add_metric((each.name,), max(0, newest - marks.get(each.name, 0)))
+    yield lag
 
 
 def _by_name(

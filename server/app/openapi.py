@@ -12,6 +12,7 @@ from pydantic import BaseModel, TypeAdapter
 from pydantic.json_schema import models_json_schema
 from starlette.routing import BaseRoute
 
+from server.api.audit.audited_operations import audits_of
 from server.api.auth.declarations import accesses_of, calls_of
 from server.api.auth.dependencies import SCHEMES, schemes_of
 from server.api.http.examples import EXAMPLES
@@ -50,6 +51,7 @@ def build(title: str, routes: Sequence[BaseRoute]) -> Document:
         schemas.pop(name, None)
     _add_stream_items(schemas)
     accesses = accesses_of(routes)
+    audits = {each.id: each.audited for each in audits_of(routes).values()}
     calls = {
         (route.path, method.lower()): [*calls_of(route.dependant)]
         for route in iter_route_contexts(routes)
@@ -67,6 +69,7 @@ def build(title: str, routes: Sequence[BaseRoute]) -> Document:
             named = {scheme for call in calls[path, method] for scheme in schemes_of(call)}
             _add_security(operation, [scheme for scheme in SCHEMES if scheme in named])
             operation["x-permission"] = accesses[path, method.upper()].value
+            operation["x-audited"] = audits[operation["operationId"]].value
             if (path, method) in bodies:
                 operation["requestBody"] = _request_body(bodies[path, method], names)
             _add_problems(path, method, operation)

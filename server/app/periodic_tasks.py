@@ -40,6 +40,8 @@ _DECLARED = (
     _task("record_capacity", 5.0, "Records changes of the nodes' capacity."),
     _task("settle_slot_time", 5.0, "Stores the slot-time of ended jobs."),
     _task("calibrate", 15.0, "Fits speeds to ended attempts."),
+    _task("seal_audit_log", 1.0, "Numbers and chains the new rows of the audit log."),
+    _task("export_audit_log", 1.0, "Starts the export of new rows of the audit log."),
     _upkeep("forget_idempotency_keys", "Deletes idempotency keys after their time."),
     _upkeep("forget_failed_logins", "Deletes counts of failed logins."),
     _task("refresh_groups", 10.0, "Starts refreshes of groups at the issuer, in a thread."),
@@ -57,6 +59,7 @@ _DECLARED = (
     _upkeep("forget_slot_time", "Deletes old changes of capacity and slot-time."),
     _upkeep("forget_requests", "Deletes requests for nodes that ended long ago."),
     _upkeep("forget_access", "Deletes expired sessions; ended tokens and invitations later."),
+    _upkeep("forget_audit_segments", "Deletes the oldest segment of the audit log."),
     _task("store_task_times", 10.0, "Stores these times for `/readyz` and `/metrics`."),
 )
 TASKS = {task.name: task for task in _DECLARED}

@@ -9,6 +9,9 @@ from server.api.issuer_logins.pending import forget_pending
 from server.api.sso.refresh import GroupKeeper
 from server.app.periodic_tasks import TASKS
 from server.cluster.projects.usage import RecentUsage
+from server.core.audit.chain import seal
+from server.core.audit.exporting import AuditExporter
+from server.core.audit.segments import forget_segments
 from server.core.context import Context
 from server.core.periodic import PeriodicWork, Run, store_times
 from server.jobs.jobs.idempotency import forget_old_keys
@@ -89,6 +92,8 @@ def periodic_work(context: Context, dispatcher: Dispatcher) -> PeriodicWork:
         "record_capacity": CapacityKeeper(context).run,
         "settle_slot_time": Settler(context).run,
         "calibrate": CalibrationKeeper(context).run,
+        "seal_audit_log": partial(seal, context),
+        "export_audit_log": AuditExporter(context).run,
         "forget_idempotency_keys": partial(forget_old_keys, context),
         "forget_failed_logins": partial(forget_failed_logins, context),
         "refresh_groups": group_keeper.run,
@@ -106,6 +111,7 @@ def periodic_work(context: Context, dispatcher: Dispatcher) -> PeriodicWork:
         "forget_slot_time": partial(forget_slot_time, context),
         "forget_requests": partial(forget_requests, context),
         "forget_access": partial(forget_access, context),
+        "forget_audit_segments": partial(forget_segments, context),
         "store_task_times": lambda: store_times(context, work.times),
     }
     by_task = {TASKS[name]: run for name, run in runs.items()}

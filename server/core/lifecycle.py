@@ -23,6 +23,7 @@ from sqlalchemy import (
     update,
 )
 
+from server.core.audit.request_rows import note_project
 from server.core.context import Context
 from server.core.database.source_tables import node_requests
 from server.core.database.tables import attempt_nodes, attempts, jobs, operations
@@ -244,6 +245,7 @@ def check_job(
     missing = NotFoundError(f"no job has the id {job_id!r}")
     if project is None:
         raise missing
+    note_project(project)
     scope.check(project, permission, missing=missing)
     return project
 

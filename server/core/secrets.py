@@ -1,12 +1,17 @@
-"""Encryption of `env` values and secrets with keys from a file outside the database."""
+"""Encryption of `env` values and secrets, and signatures, with keys from a file."""
 
 from __future__ import annotations
 
+import hmac
+from base64 import urlsafe_b64decode
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from cryptography.fernet import Fernet, InvalidToken, MultiFernet
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from pydantic import ValidationError
 
 from server.core.errors import UnavailableError, UnreadableError
@@ -132,6 +137,27 @@ class SecretsBox:
         given, _, text = self._decrypt(sealed, name).partition("\n")
         return text if given == purpose else None
 
+    def sign(self, content: bytes, *, purpose: str) -> str:
+        """Return a signature with the newest key: HMAC-SHA256 in hexadecimal digits.
+
+        The key of the signature is derived for its purpose, so that no other signature and no
+        encrypted value of a client can take its place.
+
+        Raises:
+            KeyFileError: the key file is missing or damaged.
+        """
+        return _signature(self._valid_lines()[0], purpose, content)
+
+    def has_signed(self, content: bytes, signature: str | None, *, purpose: str) -> bool:
+        """Return whether `sign` with a key of the file made a signature.
+
+        Raises:
+            KeyFileError: the key file is missing or damaged.
+        """
+        given = (signature or "").encode()
+        signed = [_signature(line, purpose, content) for line in self._valid_lines()]
+        return any(hmac.compare_digest(each.encode(), given) for each in signed)
+
     def rotate(self, sealed: SealedEnv) -> dict[str, Any]:
         """Return an environment with its values decrypted, and encrypted again with the newest key.
 
@@ -182,6 +208,10 @@ class SecretsBox:
             raise KeyFileError(f"{self.path} holds no keys: {error}; put the file back") from None
         return self._read[1]
 
+    def _valid_lines(self) -> list[str]:
+        _ = self._fernet
+        return self._lines()
+
     def _lines(self) -> list[str]:
         return self.path.read_text(encoding="ascii").split()
 
@@ -207,6 +237,17 @@ def _reference(name: str, stored: Any) -> SecretReference:
         return SecretReference.model_validate(stored)
     except ValidationError:
         raise UnreadableError(f"the stored env.{name} cannot be read") from None
+
+
+def _signature(line: str, purpose: str, content: bytes) -> str:
+    return hmac.digest(_derived(line, purpose), content, "sha256").hex()
+
+
+@lru_cache(maxsize=16)
+def _derived(line: str, purpose: str) -> bytes:
+    """Return the key of a line of the file for one purpose, by HKDF of RFC 5869."""
+    derivation = HKDF(SHA256(), length=32, salt=None, info=f"trainyard {purpose}".encode())
+    return derivation.derive(urlsafe_b64decode(line))
 
 
 def _new_key() -> str:

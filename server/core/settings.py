@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Literal, Self
+from urllib.parse import urlsplit
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
@@ -16,6 +17,8 @@ from trainyard.base.problems import named
 from trainyard.outside.secret_file import read_secret, url_with_password
 from trainyard.run.artifacts.artifact_records import MAX_FILE_BYTES
 
+SYSLOG_PORTS = {"tls": 6514, "tcp": 601, "udp": 514}
+"""Default ports of syslog receivers by scheme."""
 MAX_ISSUER = 500
 """Maximum length of the issuer's URL, in characters."""
 DAYS_OF_MONTH = 32
@@ -139,6 +142,16 @@ class Settings(BaseSettings):
     """Number of days after which the slot-time of ended attempts and of nodes is deleted; never if
     0. Other values must be at least 32, because quotas count by calendar month.
     """
+    audit_kept_days: Annotated[float, Field(ge=0)] = 730.0
+    """Number of days after which a segment of the audit log is deleted; never if 0. Other values
+    must be at least 32, so that a slip deletes little.
+    """
+    audit_file: Path | None = None
+    """File to which the leading scheduler appends the audit log as JSON lines."""
+    audit_syslog: str | None = None
+    """Address of a syslog receiver to which the leading scheduler sends the audit log:
+    `tls://HOST:PORT`, `tcp://HOST:PORT` or `udp://HOST:PORT`.
+    """
     requests_kept_days: Annotated[float, Field(ge=0)] = 90.0
     """Number of days after which ended requests for nodes are deleted; never if 0. Other values
     must be at least 32, because the limits of a source count by calendar month.
@@ -234,11 +247,24 @@ class Settings(BaseSettings):
         self.oidc_client_secret()
         return self
 
-    @field_validator("goodput_kept_days", "requests_kept_days")
+    @field_validator("goodput_kept_days", "requests_kept_days", "audit_kept_days")
     @classmethod
     def _check_month(cls, given: float) -> float:
         if 0 < given < DAYS_OF_MONTH:
             raise ValueError(f"{given:g} days: 0 (never) or at least {DAYS_OF_MONTH} are legal")
+        return given
+
+    @field_validator("audit_syslog")
+    @classmethod
+    def _check_syslog(cls, given: str | None) -> str | None:
+        try:
+            parts = urlsplit(given or "tcp://none")
+            legal = parts.scheme in SYSLOG_PORTS and parts.hostname and parts.port != 0
+            legal = legal and not (parts.path or parts.query or parts.username)
+        except ValueError:  # the port is no number, or too large
+            legal = False
+        if not legal:
+            raise ValueError("legal: tls://HOST:PORT, tcp://HOST:PORT or udp://HOST:PORT")
         return given
 
     @field_validator("roots", mode="before")

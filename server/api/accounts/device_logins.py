@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from sqlalchemy import ColumnElement, Connection, Table, delete, func, insert, select, update
 
 from server.api.accounts.throttle import ACCOUNT_WINDOW, Guessed, count_guess, of_address, take_back
-from server.api.auth.browser_sessions import find_session
+from server.api.auth.browser_sessions import find_session, identity_of
 from server.api.auth.permissions import known
 from server.api.auth.principals import (
     Principal,
@@ -22,6 +22,7 @@ from server.api.auth.scopes import check_token_request
 from server.api.auth.service import ListedToken, create_token
 from server.api.auth.tokens import hash_token, make_secret
 from server.core.addresses import SITE_PREFIX, counted_as
+from server.core.audit.request_rows import name_caller, no_change
 from server.core.context import Context
 from server.core.database.rows import TypedRow
 from server.core.errors import (
@@ -208,10 +209,11 @@ def exchange(context: Context, device_code: str) -> tuple[ListedToken, str]:
     denied = DeviceRefusalError("access_denied", "the login was denied, or its session has ended")
     session = find_session(context, device.session_id or "")
     if device.state == DeviceState.DENIED or session is None:
-        with context.database.write() as connection:
+        with no_change(), context.database.write() as connection:
             connection.execute(delete(device_logins).where(its))
         raise denied
     actor = session.actor
+    name_caller(identity_of(session))
     hold = partial(_use_up, its=its, actor=actor, now=now)
     try:
         return create_token(context, device.token_request(now), actor=actor, hold=hold)
@@ -248,7 +250,7 @@ def _pending(context: Context, device: WaitingDevice, now: datetime) -> DeviceRe
     if is_early:
         values["pause_seconds"] = longer
     its = device_logins.c.device_hash == device.device_hash
-    with context.database.write() as connection:
+    with no_change(), context.database.write() as connection:
         connection.execute(update(device_logins).where(its).values(values))
     if is_early:
         return too_often

@@ -16,6 +16,7 @@ from server.api.accounts.logins import (
 )
 from server.api.accounts.passwords import Holders, holders_of, is_outdated, is_right, new_hash
 from server.api.accounts.throttle import count_guess, take_back
+from server.core.audit.request_rows import CallerIdentity, current_request
 from server.core.context import Context
 from server.core.errors import UnauthenticatedError, UnavailableError
 
@@ -34,6 +35,9 @@ async def checked(context: Context, name: str, password: SecretStr, *, host: str
     limits = await run_in_threadpool(counters, context, name, host)
     counted = await run_in_threadpool(count_guess, context, limits)
     account = await run_in_threadpool(find_account, context, name)
+    audited = current_request()
+    if audited is not None and account is not None and audited.caller is None:
+        audited.named = CallerIdentity(user=account.name, user_id=account.id)
     holders = holders_of(name, host)
     try:
         stored = None if account is None else account.password

@@ -15,6 +15,7 @@ from server.api.auth.permissions import ALL
 from server.api.auth.principals import IS_ACTIVE, Principal, lock_users
 from server.api.auth.service import ListedToken, create_token
 from server.core.addresses import counted_as
+from server.core.audit.request_rows import CallerIdentity, name_caller, no_change
 from server.core.context import Context
 from server.core.database.rows import TypedRow
 from server.core.errors import ConflictError, UnauthenticatedError
@@ -91,6 +92,7 @@ def create_password_token(
         role=account.role,
         token_allows=ALL,
     )
+    name_caller(CallerIdentity(user=account.name, user_id=account.id))
     return create_token(context, request, actor=actor, hold=partial(_hold_account, account=account))
 
 
@@ -124,7 +126,7 @@ def store_new_parameters(context: Context, account: Account, *, new_hash: str) -
     Return False, and store nothing, if the password was changed since it was checked.
     """
     same = (users.c.id == account.id) & (users.c.password == account.password)
-    with context.database.write() as connection:
+    with no_change(), context.database.write() as connection:
         return connection.execute(update(users).where(same).values(password=new_hash)).rowcount == 1
 
 

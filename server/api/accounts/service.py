@@ -16,6 +16,7 @@ from server.api.auth.principals import hold_token, lock_users
 from server.api.auth.service import RESERVED_NAMES
 from server.api.sso.groups import gives_cluster_roles
 from server.api.sso.identities import unlink
+from server.core.audit.request_rows import note_change
 from server.core.context import Context
 from server.core.errors import ConflictError, InvalidRequestError, NotFoundError
 from server.core.people.user_tables import users
@@ -61,6 +62,8 @@ def create_user(
             hold_token(connection, actor, context.now())
             connection.execute(insert(users).values(row))
             invitation = store_invitation(context, connection, user_id, actor=actor)
+            after = {each: row[each] for each in ("name", "email", "role", "state")}
+            note_change(object=f"users/{user_id}", after=after)
             return user_view(context, connection, user_id), invitation
     except IntegrityError:
         raise ConflictError(
@@ -125,6 +128,9 @@ def change_user(context: Context, user_id: str, change: UserChange, *, actor: Ac
                 raise ConflictError(f"{user.name} has ended for good; create another account")
         if values:
             connection.execute(update(users).where(users.c.id == user_id).values(**values))
+            given = values.keys() - {"disabled_at"}
+            before = {"name": user.name, **{each: getattr(user, each) for each in given}}
+            note_change(before=before, after={each: values[each] for each in given})
             end_forbidden_commands(connection, now, user_id=user_id)
         return user_view(context, connection, user_id)
 

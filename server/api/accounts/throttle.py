@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 from sqlalchemy import ColumnElement, Connection, case, delete, literal, not_, or_, select, update
 
 from server.core.addresses import counted_as
+from server.core.audit.request_rows import no_change
 from server.core.context import Context
 from server.core.database.column_types import UtcDateTime
 from server.core.database.upsert import insert_absent
@@ -86,7 +87,7 @@ def count_guess(context: Context, counters: Sequence[Guessed]) -> list[tuple[str
     with context.database.read() as connection:
         for each in counters:  # two at most
             _check(connection, each, context.now())
-    with context.database.write() as connection:
+    with no_change(), context.database.write() as connection:
         # Sorted, as in every statement that locks several rows, to prevent deadlocks.
         some = sorted(counters, key=lambda each: each.key)
         return [(each.key, _count(connection, each, context.now())) for each in some]
@@ -132,7 +133,7 @@ def _check(connection: Connection, counter: Guessed, now: datetime) -> None:
 def take_back(context: Context, counted: Sequence[tuple[str, datetime]]) -> None:
     """Take back the counts of a login that was no wrong guess, unless their periods have ended."""
     window = failed_logins.c
-    with context.database.write() as connection:
+    with no_change(), context.database.write() as connection:
         for key, ends_at in counted:  # two at most
             same = (window.key == key) & (window.ends_at == ends_at) & (window.failures > 0)
             fewer = update(failed_logins).where(same).values(failures=window.failures - 1)

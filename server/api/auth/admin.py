@@ -20,6 +20,7 @@ from server.api.auth.endings import (
 )
 from server.api.auth.principals import IS_ACTIVE, is_valid, lock_users
 from server.api.auth.tokens import TokenKind, hash_token, make_token
+from server.core.audit.request_rows import append_rows, command_row
 from server.core.context import Context
 from server.core.database.engine import batches
 from server.core.database.metric_and_log_tables import shells
@@ -98,6 +99,7 @@ def ensure_admin_token(context: Context) -> Path | None:
     try:
         with context.database.write() as connection:
             connection.execute(insert(tokens).values(_row(context, token)))
+            append_rows(connection, [command_row(context, "admin_token_created")])
     except IntegrityError:
         if _stored_hash(context) != hash_token(token):
             path.unlink(missing_ok=True)
@@ -133,6 +135,7 @@ def replace_admin_token(context: Context) -> AdminRotation:
         _end_some(connection, makers, now)
         connection.execute(delete(tokens).where(tokens.c.id == ADMIN_ID))
         connection.execute(insert(tokens).values(_row(context, token)))
+        append_rows(connection, [command_row(context, "admin_token_replaced")])
         lasting = tokens.c.kind.in_([*LASTING, *OF_MACHINES])
         # Other users made their own tokens.
         its = or_(tokens.c.user_id == ADMIN_USER_ID, tokens.c.user_id.is_(None))
@@ -191,6 +194,9 @@ def revoke_made(
             of_kind = (tokens.c.kind == kind) & tokens.c[kind.value].in_(names)
             going += Token.all(connection, Token.select().where(of_kind, is_valid(now)))
         _end_some(connection, going, now)
+        names = [row.name for row in going]
+        revoked = {"revoked": names, "rows": len(going)}
+        append_rows(connection, [command_row(context, "tokens_revoked", before=revoked)])
     return going
 
 

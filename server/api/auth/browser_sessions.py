@@ -22,9 +22,11 @@ from server.api.auth.principals import (
 )
 from server.api.auth.tokens import TokenKind, hash_token, make_secret
 from server.core.addresses import counted_as
+from server.core.audit.request_rows import CallerIdentity, name_caller, no_change
 from server.core.context import Context
 from server.core.database.tables import tokens
 from server.core.errors import ForbiddenError, NotFoundError, UnauthenticatedError
+from server.core.people.former_holders import EndedCredentialError, holder_of_session
 from server.core.people.user_tables import sessions, users
 from server.core.subject import ADMIN_USER_ID
 from trainyard.protocol.user_accounts.views import BrowserSession, UserKind
@@ -132,7 +134,21 @@ def store_session(
     query = query.join(tokens, tokens.c.id == sessions.c.token_id, isouter=True)
     its = sessions.c.hash == row["hash"]
     stored = GivenSession.one(connection, query.where(its), {"now": now})
+    name_caller(identity_of(stored.principal))
     return NewSession(stored.principal, cookie, stored.expires_at)
+
+
+def identity_of(principal: Principal) -> CallerIdentity:
+    """Return who calls, for the audit log."""
+    user = principal.user
+    return CallerIdentity(
+        user=None if user is None else user.name,
+        user_id=None if user is None else user.id,
+        token=None if principal.token_id is None and user is not None else principal.name,
+        token_id=principal.token_id,
+        session_id=principal.session_id,
+        break_glass=True if principal.kind is TokenKind.ADMIN else None,
+    )
 
 
 def find_session(context: Context, session_id: str) -> Principal | None:
@@ -163,8 +179,10 @@ def authenticate_session(context: Context, cookie: str) -> tuple[Principal, date
     with context.database.read() as connection:
         given = {"of_sessions": [hash_token(cookie)], "now": now}
         row = GivenSession.one_or_none(connection, _SESSIONS, given)
-    if row is None:
-        raise UnauthenticatedError("the browser session is unknown or over; log in again")
+        if row is None:
+            former = holder_of_session(connection, hash_token(cookie))
+            words = "the browser session is unknown or over; log in again"
+            raise EndedCredentialError(words, former)
     unnoted = is_unnoted(row.last_used_at, now)
     return replace(row.principal, unnoted_use=unnoted), row.expires_at
 
@@ -172,7 +190,7 @@ def authenticate_session(context: Context, cookie: str) -> tuple[Principal, date
 def note_session_use(context: Context, session_id: str) -> None:
     """Set `last_used_at` of a browser session to now."""
     used = update(sessions).where(sessions.c.id == session_id).values(last_used_at=context.now())
-    with context.database.write() as connection:
+    with no_change(), context.database.write() as connection:
         connection.execute(used)
 
 

@@ -7,7 +7,8 @@ than the database query. `schemes_of` returns the security schemes of a dependen
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from enum import StrEnum
 from functools import cache
 from typing import Annotated, Any, TypeVar
@@ -17,7 +18,7 @@ from fastapi import Depends, Request
 from fastapi import params as fastapi_params
 from starlette.concurrency import run_in_threadpool
 
-from server.api.auth.browser_sessions import authenticate_session, note_session_use
+from server.api.auth.browser_sessions import authenticate_session, identity_of, note_session_use
 from server.api.auth.lasting_requests import LastingRequests
 from server.api.auth.permissions import MEANINGS, WITHOUT_SCOPES, Roles, scope_of
 from server.api.auth.principals import Principal, authenticate_pilot, find_holders, note_uses
@@ -25,8 +26,10 @@ from server.api.auth.tokens import TokenKind, hash_token
 from server.api.http.dependencies import context_of
 from server.api.http.group_commit import served_together
 from server.api.http.middleware import SCOPE_KEY
+from server.core.audit.request_rows import Audited, current_request, store_read
 from server.core.context import Context
 from server.core.errors import ForbiddenError, UnauthenticatedError
+from server.core.people.former_holders import EndedCredentialError
 from server.core.subject import ADMIN_USER_ID
 from trainyard.base.loopback import is_loopback
 from trainyard.protocol.rest.access import Permission
@@ -128,8 +131,11 @@ async def _session_cookie(request: Request) -> str | None:
 
 
 @_by(Caller.PUBLIC)
-async def _public() -> None:
+async def _public(request: Request) -> None:
     """Let everyone through; async, so that no thread runs it."""
+    audited = current_request()
+    if audited is not None:
+        audited.name_operation(request.scope)
 
 
 @_by(Caller.PERSON, "token", "session")
@@ -144,12 +150,35 @@ async def _authenticated(request: Request) -> Principal:
     cookie = await _session_cookie(request) if token is None else None
     if cookie is None:
         return await _of_kind(request, token, _PERSONS)
+    with _former_caller():
+        principal, _ = await run_in_threadpool(authenticate_session, context, cookie)
+    _note_caller(request, principal)
     if request.method not in SAFE_METHODS:
         check_origin(context, request)
-    principal, _ = await run_in_threadpool(authenticate_session, context, cookie)
     if principal.unnoted_use and principal.session_id is not None:
         await run_in_threadpool(note_session_use, context, principal.session_id)
     return principal
+
+
+@contextmanager
+def _former_caller() -> Iterator[None]:
+    """Name the former holder of a token or session that has ended, for the audit log."""
+    try:
+        yield
+    except EndedCredentialError as error:
+        audited = current_request()
+        if audited is not None:
+            audited.named = error.former
+        raise
+
+
+def _note_caller(request: Request, principal: Principal) -> None:
+    """Name operation and caller for the audit rows of the request."""
+    audited = current_request()
+    if audited is not None:
+        audited.name_operation(request.scope)
+        audited.caller = identity_of(principal)
+        audited.may_be_hidden = principal.user is not None and not principal.scope.sees_all
 
 
 @_by(Caller.USER, "token", "session")
@@ -195,6 +224,9 @@ def may(permission: Permission) -> fastapi_params.Depends:
         principal = await _person(request)
         if permission not in principal.permissions:
             raise _refusal(principal, permission)
+        audited = current_request()
+        if audited is not None and audited.audited is Audited.SENSITIVE:
+            await run_in_threadpool(store_read, context_of(request), audited)
         return principal
 
     declared: fastapi_params.Depends = Depends(permitted)
@@ -228,6 +260,7 @@ async def _joiner(request: Request) -> Principal:
     if token is not None:
         found = await run_in_threadpool(authenticate_pilot, context, token)
         if found is not None:
+            _note_caller(request, found)
             return found
     return await _of_kind(request, token, (TokenKind.JOIN, TokenKind.NODE))
 
@@ -246,10 +279,12 @@ async def _attempt_token_hash(request: Request) -> str:
 
 
 async def _of_kind(request: Request, token: str | None, kinds: tuple[TokenKind, ...]) -> Principal:
-    principal = await served_together(request, find_holders, _required(token))
+    with _former_caller():
+        principal = await served_together(request, find_holders, _required(token))
     if principal.unnoted_use and principal.token_id is not None:
         # In a separate group, so that other requests do not wait for a write.
         await served_together(request, note_uses, principal.token_id)
+    _note_caller(request, principal)
     if principal.kind not in kinds:
         legal = " or ".join(kinds)
         raise ForbiddenError(f"a token of kind {principal.kind} may not do this; {legal} may")

@@ -82,11 +82,13 @@ MEANINGS: Mapping[Permission, Meaning] = {
     Permission.USERS_ADMIN: Meaning(
         "List, create, change and disable users; make invitations.", ClusterRole.ADMIN
     ),
+    Permission.AUDIT_READ: Meaning("Read and export the audit log.", ClusterRole.ADMIN),
 }
 """The only table of permissions: what each allows, and the least role that has it."""
 
 ALL = frozenset(Permission)
 WITHOUT_SCOPES = ALL - {
+    Permission.AUDIT_READ,
     Permission.SOURCES_WRITE,
     Permission.TOKENS_ADMIN,
     Permission.USERS_ADMIN,

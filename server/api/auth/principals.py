@@ -7,25 +7,17 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Annotated, Any, ClassVar
 
-from sqlalchemy import (
-    BindParameter,
-    Connection,
-    Select,
-    Table,
-    and_,
-    bindparam,
-    or_,
-    select,
-    update,
-)
+from sqlalchemy import BindParameter, Connection, Select, Table, bindparam, or_, select, update
 
 from server.api.auth.permissions import ALL, Roles, most_scoped, scope_of
 from server.api.auth.tokens import TokenKind, hash_token
+from server.core.audit.request_rows import CallerIdentity
 from server.core.context import Context
 from server.core.database.rows import Token, TypedRow
 from server.core.database.source_tables import pilots
 from server.core.database.tables import tokens
 from server.core.errors import ForbiddenError, UnauthenticatedError
+from server.core.people.former_holders import EndedCredentialError, holders_of_tokens
 from server.core.people.member_tables import everyones_roles, own_roles, parse_roles
 from server.core.people.user_tables import sessions, users
 from server.core.subject import ADMIN_USER_ID, Actor
@@ -199,11 +191,7 @@ def _permitted(principal: Principal, roles: Roles, most: frozenset[Permission]) 
 
 
 def _user(
-    user_id: str | None,
-    name: str | None,
-    role: ClusterRole | None,
-    *,
-    kind: UserKind | None,
+    user_id: str | None, name: str | None, role: ClusterRole | None, *, kind: UserKind | None
 ) -> RequestUser | None:
     if user_id is None or name is None or role is None or kind is None:
         return None
@@ -212,11 +200,8 @@ def _user(
 
 def is_valid(now: datetime | BindParameter[Any]) -> Any:
     """Return the SQL condition that a token is neither revoked, suspended nor expired."""
-    return and_(
-        tokens.c.revoked_at.is_(None),
-        tokens.c.suspended_at.is_(None),
-        or_(tokens.c.expires_at.is_(None), tokens.c.expires_at > now),
-    )
+    has_time_left = or_(tokens.c.expires_at.is_(None), tokens.c.expires_at > now)
+    return tokens.c.revoked_at.is_(None) & tokens.c.suspended_at.is_(None) & has_time_left
 
 
 IS_ACTIVE = users.c.state == UserState.ACTIVE.value
@@ -261,12 +246,15 @@ def find_holders(context: Context, given: Sequence[str]) -> list[Principal | Una
     query = {"of_hashes": [*dict.fromkeys(hashes)], "now": now}
     with context.database.read() as connection:
         rows = {row.hash: row for row in GivenToken.all(connection, _HOLDERS, query)}
-    return [_holder(rows.get(each), now) for each in hashes]
+        former = holders_of_tokens(connection, [each for each in hashes if each not in rows])
+    return [_holder(rows.get(each), now, former=former.get(each)) for each in hashes]
 
 
-def _holder(row: GivenToken | None, now: datetime) -> Principal | UnauthenticatedError:
+def _holder(
+    row: GivenToken | None, now: datetime, *, former: CallerIdentity | None
+) -> Principal | UnauthenticatedError:
     if row is None:
-        return UnauthenticatedError("the token is unknown, expired or revoked")
+        return EndedCredentialError("the token is unknown, expired or revoked", former)
     return replace(row.principal, unnoted_use=is_unnoted(row.last_used_at, now))
 
 

@@ -15,6 +15,7 @@ from server.api.auth.permissions import known
 from server.api.auth.principals import OF_TOKEN, Principal, hold_token, is_valid, lock_users
 from server.api.auth.scopes import check_token_request
 from server.api.auth.tokens import TokenKind, hash_token, make_token
+from server.core.audit.request_rows import note_change
 from server.core.context import Context
 from server.core.database.rows import Token
 from server.core.database.tables import tokens
@@ -107,6 +108,8 @@ def create_token(
             _check_room(connection, values)
         values["expires_at"] = _until(connection, values["expires_at"], actor)
         connection.execute(insert(tokens).values(values))
+        shown = {each: values[each] for each in ("name", "kind", "scopes", "expires_at")}
+        note_change(object=f"tokens/{values['id']}", after={"owner": actor.user_name, **shown})
         return _listed(connection, str(values["id"])), token
 
 
@@ -152,7 +155,8 @@ def revoke_token(context: Context, token_id: str, *, actor: Actor = SERVER) -> N
     missing = NotFoundError(f"no token has the id {token_id!r}")
     with context.database.write() as connection:
         its = (tokens.c.id == token_id, tokens.c.revoked_at.is_(None))
-        row = connection.execute(select(tokens.c.user_id, tokens.c.kind).where(*its)).one_or_none()
+        columns = (tokens.c.user_id, tokens.c.kind, tokens.c.name)
+        row = connection.execute(select(*columns).where(*its)).one_or_none()
         if row is None:
             raise missing
         if row.user_id != actor.user_id and not actor.may(Permission.TOKENS_ADMIN):
@@ -166,6 +170,7 @@ def revoke_token(context: Context, token_id: str, *, actor: Actor = SERVER) -> N
         if connection.execute(query).one_or_none() is None:
             raise missing
         end_tokens(connection, tokens.c.id == token_id, context.now())
+        note_change(before={"name": row.name, "kind": row.kind})
 
 
 def use_up_join_token(context: Context, connection: Connection, principal: Principal) -> None:

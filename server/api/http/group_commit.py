@@ -23,6 +23,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from starlette.concurrency import run_in_threadpool
 
 from server.core.context import Context
+from server.core.database.engine import OBSERVER
 
 logger = logging.getLogger(__name__)
 
@@ -113,6 +114,7 @@ class _Queue:
         return await waiting.answer
 
     async def _serve_all(self) -> None:
+        OBSERVER.set(None)  # that of the request that started the task
         try:
             left = False
             while self._waiting:

@@ -30,6 +30,7 @@ from server.api.sso.identities import (
     unlink,
 )
 from server.api.sso.issuer import IssuedPerson, Issuer
+from server.core.audit.request_rows import CallerIdentity, name_caller
 from server.core.context import Context
 from server.core.errors import ConflictError, NotFoundError, UnauthenticatedError
 from server.core.people.user_tables import sessions, users
@@ -203,6 +204,8 @@ def _stored(
         if pending.session_id is not None:
             user_id = _linking_user(context, connection, pending.session_id)
             link_user(context, connection, issuer, user_id=user_id, person=person)
+            name = connection.scalar(select(users.c.name).where(users.c.id == user_id))
+            name_caller(CallerIdentity(name, user_id, session_id=pending.session_id))
         elif pending.invitation is not None:
             user_id = _invited_user(context, connection, pending.invitation)
             link_user(context, connection, issuer, user_id=user_id, person=person)

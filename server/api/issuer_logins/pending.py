@@ -12,6 +12,7 @@ from sqlalchemy import Table, delete, func, insert, select
 from server.api.auth.tokens import hash_token, make_secret
 from server.api.sso.faults import LoginError, LoginFault
 from server.core.addresses import SITE_PREFIX, counted_as
+from server.core.audit.request_rows import no_change
 from server.core.context import Context
 from server.core.database.rows import TypedRow
 from server.core.errors import InvalidRequestError
@@ -118,7 +119,7 @@ def use_pending(context: Context, secrets: PendingSecrets) -> PendingLogin:
         found = PendingLogin.one_or_none(connection, query)
     if found is None:
         raise unknown
-    with context.database.write() as connection:
+    with no_change(), context.database.write() as connection:
         if connection.execute(delete(pending_logins).where(*its)).rowcount != 1:
             raise unknown
     return found

@@ -8,6 +8,7 @@ from server.api.auth.endings import write_as
 from server.cluster.membership.queries import NamedUser, own_limits
 from server.cluster.projects.groups import regrouping
 from server.cluster.projects.queries import lock_project, project_row, views
+from server.core.audit.request_rows import note_change
 from server.core.context import Context
 from server.core.database.scheduler_tables import projects
 from server.core.errors import InvalidRequestError
@@ -97,6 +98,12 @@ def _record(
 ) -> None:
     whose = "each user" if user is None else user
     message = f"Limits of {whose} in {project}: {_in_words(after)}, before {_in_words(before)}"
+    note_change(
+        object=f"projects/{project}/" + ("limits" if user is None else f"members/{user}"),
+        project=project,
+        before=before.model_dump(),
+        after=after.model_dump(),
+    )
     data = LimitsChanged(project=project, user=user, before=before, after=after)
     append_event(context, connection, NewEvent(data, actor, Subject(project=project), message))
 

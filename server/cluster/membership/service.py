@@ -24,6 +24,7 @@ from server.cluster.membership.queries import (
 )
 from server.cluster.projects.groups import regrouping
 from server.cluster.projects.queries import lock_project, project_row, views
+from server.core.audit.request_rows import note_change
 from server.core.context import Context
 from server.core.database.scheduler_tables import projects
 from server.core.database.upsert import insert_or_replace
@@ -313,5 +314,13 @@ def _changed(
         group=group,
         before=before,
         after=after,
+    )
+    what = "everyone" if user is None else f"members/{user.name}"
+    named = {} if group is None else {"group": group}
+    note_change(
+        object=f"projects/{project}/" + ("groups" if group is not None else what),
+        project=project,
+        before={"role": before, **named},
+        after={"role": after, **named},
     )
     append_event(context, connection, NewEvent(data, actor, Subject(project=project), message))

@@ -17,6 +17,7 @@ from server.api.auth.tokens import TokenKind
 from server.api.http.worker_protocol import check_protocol
 from server.cluster.nodes.slots import keep_slots, reasons_by_uuid, uuids, withheld_slots
 from server.cluster.nodes.workers import refuse_second_worker
+from server.core.audit.request_rows import note_change
 from server.core.context import Context
 from server.core.database.rows import Node
 from server.core.database.slot_tables import HOLDS_SLOTS
@@ -129,6 +130,7 @@ def register(
             before=before,
             admitted=admitted,
         )
+        note_change(object=f"nodes/{name}")
     slots = uuids(hardware)
     return RegistrationReply(
         node_token=token,

@@ -11,6 +11,7 @@ from server.api.auth.endings import write_as
 from server.api.auth.principals import hold_token, lock_users
 from server.cluster.projects.groups import regrouping
 from server.cluster.projects.queries import lock_project, project_row, views
+from server.core.audit.request_rows import note_change
 from server.core.context import Context
 from server.core.database.scheduler_tables import project_usage, projects, retired_projects
 from server.core.database.tables import jobs
@@ -169,6 +170,16 @@ def _record(
     message = f"Project {name} was {done}"
     if after is not None:
         message += f": {_in_words(after)}"
+    old, new = (None if each is None else each.model_dump() for each in (before, after))
+    changed = {
+        each for each in (old or new or {}) if (old or {}).get(each) != (new or {}).get(each)
+    }
+    note_change(
+        object=f"projects/{name}",
+        project=name,
+        before=None if old is None else {each: old[each] for each in sorted(changed)},
+        after=None if new is None else {each: new[each] for each in sorted(changed)},
+    )
     data = ProjectChanged(project=name, before=before, after=after)
     append_event(context, connection, NewEvent(data, actor, Subject(project=name), message))
 

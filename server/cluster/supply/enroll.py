@@ -18,6 +18,7 @@ from server.cluster.supply.rows import (
     one_request,
     open_requests,
 )
+from server.core.audit.request_rows import note_change
 from server.core.context import Context
 from server.core.database.source_tables import node_requests, pilots, sources
 from server.core.errors import ConflictError, ForbiddenError, InvalidRequestError
@@ -73,6 +74,7 @@ def register_source(
                     f"it becomes one of {registration.kind}"
                 )
         _store(context, connection, registration=registration, before=before)
+        note_change(object=f"sources/{name}", after={"kind": registration.kind})
     return SourceRegistrationReply(source_token=token)
 
 

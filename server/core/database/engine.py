@@ -10,10 +10,11 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from datetime import datetime, timedelta
 from itertools import count
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from sqlalchemy import (
     URL,
@@ -70,6 +71,23 @@ computes while the other one waits for a response. A third thread would not rais
 """
 
 Value = TypeVar("Value")
+
+
+class TransactionObserver(Protocol):
+    """Adds rows to the writing transactions of one request, such as those of the audit log."""
+
+    def begin(self) -> None:
+        """Prepare for a new transaction."""
+
+    def before_commit(self, connection: Connection) -> None:
+        """Store the rows; an error rolls the transaction back."""
+
+    def after_commit(self) -> None:
+        """Note that the transaction is stored."""
+
+
+OBSERVER: ContextVar[TransactionObserver | None] = ContextVar("transaction_observer", default=None)
+"""Observer of the writing transactions of the current thread or task; None for most work."""
 
 
 class LeadLostError(Exception):
@@ -147,8 +165,15 @@ class Database:
         with self._turn_to_write(), self.engine.connect() as connection:
             if self.is_sqlite:
                 connection.info["immediate"] = True
+            observer = OBSERVER.get()
+            if observer is not None:
+                observer.begin()
             with connection.begin():
                 yield connection
+                if observer is not None:
+                    observer.before_commit(connection)
+            if observer is not None:
+                observer.after_commit()
 
     @contextmanager
     def _turn_to_write(self) -> Iterator[None]:

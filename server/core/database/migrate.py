@@ -40,7 +40,9 @@ class MigrationRefusedError(Exception):
     """The database was not changed; the message names the remedy."""
 
 
-def upgrade(database: Database, *, backup: Path | None = None, backup_taken: bool = False) -> None:
+def upgrade(
+    database: Database, *, backup: Path | None = None, backup_taken: bool = False
+) -> frozenset[str]:
     """Run every migration that the database lacks; on an error, the database stays unchanged.
 
     Args:
@@ -63,10 +65,12 @@ def upgrade(database: Database, *, backup: Path | None = None, backup_taken: boo
         present = _revision_of(connection, scripts)
         if present == scripts.get_current_head():
             logger.info("the database is at revision %s, the newest: nothing to migrate", present)
-            return
+            return frozenset()
         if present is not None and not backup_taken:
             _save(database, present, to=backup)
+        before = inspect(connection).get_table_names()
         command.upgrade(config, "head")
+        return frozenset(inspect(connection).get_table_names()) - {*before}
 
 
 def is_current(database: Database) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import Connection, select
 
+from server.core.audit.request_rows import note_project
 from server.core.database.scheduler_tables import projects
 from server.core.errors import NotFoundError
 from server.core.visibility.scope import Scope
@@ -22,6 +23,7 @@ def check_visible(
     query = select(projects.c.name).where(projects.c.name == name)
     if connection.scalar(query) is None or not scope.knows(name):
         raise no_project(name)
+    note_project(name)
     if not scope.may(permission, name):
         raise scope.refusal([permission], name)
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from sqlalchemy import Connection, select
 
@@ -19,6 +20,7 @@ from server.cluster.named_secrets.secret_uses import (
     without_right,
 )
 from server.cluster.nodes.workers import refuse_other_worker, registered_workers
+from server.core.audit.request_rows import append_rows
 from server.core.context import Context
 from server.core.database.rows import Attempt, AttemptNode, Job
 from server.core.database.tables import checkpoints, nodes
@@ -32,6 +34,7 @@ from server.jobs.attempts.finish import end_nodes
 from server.jobs.attempts.launch import Launch, begun_before, read_launches
 from server.jobs.attempts.retry_policy import NodeEnd
 from trainyard.protocol.attempt import AttemptSpec, NodeAllocation, ResumePoint
+from trainyard.protocol.audit_log.views import AuditOutcome
 from trainyard.protocol.rest.event_data import Claimed
 from trainyard.protocol.resume_parts import ALL_PARTS
 from trainyard.protocol.states import AttemptNodeState, AttemptOutcome, AttemptState, DesiredState
@@ -118,6 +121,8 @@ def claim_all(
         if taken:
             moves = [each for takes, _ in taken for each in takes]
             move_all(context, connection, moves=moves, events=[event for _, event in taken])
+            projects = {each.job.id: each.job.project for each in launches.values()}
+            append_rows(connection, _delivered(context, [e for _, e in taken], projects))
         for attempt_id, ends in refused.items():  # last: an end moves other shares of the attempt
             end_nodes(context, connection, attempt_id, ends, actor=SERVER)
     return replies
@@ -177,6 +182,24 @@ def _answer(
         words = f"{claim.node} got secrets: {named}"
         taken.append(([], NewEvent(data, Actor(claim.node), subject, words)))
     return reply, taken
+
+
+def _delivered(
+    context: Context, events: Sequence[NewEvent], projects: Mapping[str, str]
+) -> Iterator[dict[str, Any]]:
+    """Yield the rows of the audit log for deliveries of secrets, with the projects of the jobs."""
+    for event in events:
+        job_id = event.subject.job_id
+        if isinstance(event.data, SecretsDelivered) and job_id is not None:
+            yield {
+                "at": context.now(),
+                "operation": "secrets_delivered",
+                "outcome": AuditOutcome.READ,
+                "token": event.subject.node,
+                "object": f"jobs/{job_id}",
+                "project": projects[job_id],
+                "after": {"name": [each.name for each in event.data.secrets]},
+            }
 
 
 def _secrets(

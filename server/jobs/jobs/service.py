@@ -8,6 +8,7 @@ import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from server.api.auth.endings import write_as
+from server.core.audit.request_rows import note_change
 from server.core.context import Context
 from server.core.database.rows import Job
 from server.core.database.scheduler_tables import reason_of_group
@@ -99,6 +100,7 @@ def set_priority(context: Context, job_id: str, priority: int, *, actor: Actor) 
         if job.demand is not None:  # leaves its group, so the next round reads the new order
             values |= {"demand": None, "reason": reason_of_group}
         connection.execute(sa.update(jobs).where(jobs.c.id == job_id).values(**values))
+        note_change(before={"priority": job.priority}, after={"priority": priority})
         data = PriorityChanged(before=job.priority, priority=priority)
         new, old = priority_words(priority), priority_words(job.priority)
         message = f"{job.name} has priority {new}, before {old}"
@@ -134,6 +136,7 @@ def delete(
         for table in (events, idempotency_keys):
             connection.execute(sa.delete(table).where(table.c.job_id == job_id))
         gone = Subject(job_id, project=job.project)
+        note_change(before={"name": job.name, "state": job.state})
         event = NewEvent(JobDeleted(), actor, gone, f"{job.name} was deleted")
         append_event(context, connection, event)
     return operations

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
@@ -12,6 +12,7 @@ from sqlalchemy import Connection, insert
 from server.api.auth.endings import write_as
 from server.cluster.placement.pace import pace_digest
 from server.cluster.projects.service import check_project, keep_project
+from server.core.audit.request_rows import AuditedRequest, current_request, note_changes
 from server.core.context import Context
 from server.core.database.column_types import StoredRecord
 from server.core.database.rows import Job
@@ -50,6 +51,8 @@ class SubmittedSpec:
     spec: JobSpec
     actor: Actor
     idempotency_key: str | None = None
+    request: AuditedRequest | None = field(default_factory=current_request, repr=False)
+    """The request, for its audit row."""
 
     @property
     def key(self) -> tuple[str, str] | None:
@@ -73,6 +76,8 @@ class CheckedJob:
     """Number of completed steps at the start of the job."""
     storage: str | None = None
     """UUID of the storage root that holds the checkpoint."""
+    request: AuditedRequest | None = field(default_factory=current_request, repr=False)
+    """The request, for its audit row."""
 
 
 def submit_all(context: Context, submissions: Sequence[SubmittedSpec]) -> list[Job | RefusalError]:
@@ -98,7 +103,9 @@ def submit_all(context: Context, submissions: Sequence[SubmittedSpec]) -> list[J
             found[place] = error
         else:
             start = each.spec.checkpoint.start_step
-            new[place] = CheckedJob(context.new_id(), each.spec, each.actor, start_step=start)
+            new[place] = CheckedJob(
+                context.new_id(), each.spec, each.actor, start_step=start, request=each.request
+            )
     if not new:
         return [found[place] for place in range(len(submissions))]
     with write_as(context, *(each.actor for each in new.values())) as connection:
@@ -158,7 +165,15 @@ def insert_jobs(context: Context, connection: Connection, new: Sequence[CheckedJ
     for pack, job_id in sorted(packed):  # sorted, because the rows of the packs are locked
         name_pack(context, connection, job_id=job_id, digest=pack, actor=actors[job_id])
     append_events(context, connection, [_submitted(each) for each in new], touched=True)
+    note_changes(connection, [(each.request, _audited(each)) for each in new])
     return [inserted(Job, row) for row in rows]
+
+
+def _audited(new: CheckedJob) -> dict[str, Any]:
+    after = {"name": new.spec.name, "world_size": new.spec.resources.world_size}
+    if new.checkpoint_id is not None:
+        after["checkpoint_id"] = new.checkpoint_id
+    return {"object": f"jobs/{new.id}", "project": new.spec.project, "after": after}
 
 
 def insert_rows(

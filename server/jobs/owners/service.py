@@ -10,6 +10,7 @@ from sqlalchemy import Connection, select, update
 from server.api.auth.endings import end_commands
 from server.api.auth.principals import IS_ACTIVE, hold_token, lock_users, scopes_of_users
 from server.cluster.named_secrets.secret_uses import SecretUse
+from server.core.audit.request_rows import note_change
 from server.core.context import Context
 from server.core.database.metric_and_log_tables import shells
 from server.core.database.rows import Job
@@ -62,6 +63,7 @@ def transfer(context: Context, job_id: str, name: str, *, actor: Actor) -> None:
         end_commands(connection, shells.c.attempt_id.in_(of_job))
         data = OwnerChanged(before=before, owner=name)
         message = f"{job.name} belongs to {name}, before to {before}"
+        note_change(project=job.project, before={"owner": before}, after={"owner": name})
         append_event(context, connection, NewEvent(data, actor, Subject(job_id), message))
 
 

@@ -21,6 +21,7 @@ from sqlalchemy import (
 )
 
 from server.api.auth.endings import write_as
+from server.core.audit.request_rows import no_change, note_change
 from server.core.context import Context
 from server.core.database.metric_and_log_tables import job_packs, pack_blocks, pack_uploaders, packs
 from server.core.database.tables import jobs
@@ -56,7 +57,7 @@ class PackUpload:
         self._context, self._id, self._actor = context, context.new_id(), actor
         self._sha256, self._size, self._blocks = hashlib.sha256(), 0, 0
         delete_unnamed(context)
-        with write_as(context, actor) as connection:
+        with no_change(), write_as(context, actor) as connection:
             mine = _by(actor)
             query = select(func.count(), func.coalesce(func.sum(packs.c.size), 0)).where(mine)
             number, size = connection.execute(query).one()
@@ -93,7 +94,7 @@ class PackUpload:
         self._sha256.update(block)
         self._size += len(block)
         row = {"pack_id": self._id, "number": self._blocks, "content": block}
-        with self._context.database.write() as connection:
+        with no_change(), self._context.database.write() as connection:
             grown = update(packs).where(packs.c.id == self._id).values(size=self._size)
             if not connection.execute(grown).rowcount:
                 raise ConflictError(TOO_LONG)
@@ -128,12 +129,13 @@ class PackUpload:
                 own = update(packs).where(packs.c.id == self._id)
                 if not connection.execute(own.values(digest=digest, named_at=now)).rowcount:
                     raise ConflictError(TOO_LONG)
+            note_change(object=f"packs/{digest}")
         return PackView(digest=digest, size=self._size)
 
     def give_up(self) -> None:
         """Delete the stored blocks unless they have become a pack."""
         unfinished = (packs.c.id == self._id) & packs.c.digest.is_(None)
-        with self._context.database.write() as connection:
+        with no_change(), self._context.database.write() as connection:
             connection.execute(delete(packs).where(unfinished))
 
 
@@ -227,7 +229,7 @@ def delete_unnamed(context: Context) -> None:
     unnamed = ~exists().where(job_packs.c.pack_id == packs.c.id)
     unfinished = packs.c.digest.is_(None) & (packs.c.named_at < now - UPLOAD)
     old = or_(packs.c.named_at < now - KEPT, unfinished)
-    with context.database.write() as connection:
+    with no_change(), context.database.write() as connection:
         # The rows are locked and checked again, so a concurrent job either keeps its pack or finds
         # the pack deleted.
         query = select(packs.c.id).where(old, unnamed).limit(4).with_for_update(skip_locked=True)

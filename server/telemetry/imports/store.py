@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from sqlalchemy import Connection, insert, select, update
 
 from server.api.auth.endings import write_as
+from server.core.audit.request_rows import note_change
 from server.core.context import Context
 from server.core.database.column_types import StoredRecord
 from server.core.database.metric_and_log_tables import imports
@@ -80,6 +81,7 @@ def start_import(context: Context, request: ImportRequest, *, actor: Actor) -> I
             f"{request.name} is run {run.run_id} of {run.tool}, with {run.points:,} points",
         )
         append_events(context, connection, [event], touched=True)
+        note_change(object=f"jobs/{job_id}", project=request.project, after={"name": request.name})
         return read_import(connection, job_id)
 
 

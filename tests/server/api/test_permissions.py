@@ -330,4 +330,4 @@ def test_a_role_has_the_permissions_of_the_roles_before_it(
 
 def test_a_token_without_scopes_has_what_the_admin_token_alone_had_before() -> None:
     former = {Permission.TOKENS_ADMIN, Permission.SOURCES_WRITE}
-    assert former | {Permission.USERS_ADMIN} == ALL - WITHOUT_SCOPES
+    assert former | {Permission.USERS_ADMIN, Permission.AUDIT_READ} == ALL - WITHOUT_SCOPES

@@ -51,6 +51,7 @@ KEYS: dict[str, str | int] = {
     "queue": f"{100:03}{0:016x}{1_700_000_000_000_000}{ID}",  # priority, tag, time and id
     "checkpoints": f"{ID}.a1.step-5",
     "artifacts": ID,
+    "audit": 7,
 }
 
 # No schema can express which texts are page tokens: these are.
@@ -73,7 +74,7 @@ CASES = [
     for mode in GenerationMode
     if mode.is_positive or ("/api/" in label and label not in NEVER_WRONG)
 ]
-REFUSING = {"GET /api/v1/goodput", "GET /api/v1/nodes/{name}/metrics"}
+REFUSING = {"GET /api/v1/audit", "GET /api/v1/goodput", "GET /api/v1/nodes/{name}/metrics"}
 """Operations that refuse queries allowed by the document: no schema can express which days have
 passed, or which series exist."""
 EXAMPLES = 6

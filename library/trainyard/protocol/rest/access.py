@@ -34,6 +34,7 @@ class Permission(StrEnum):
     METRICS_READ = "metrics:read"
     TOKENS_ADMIN = "tokens:admin"
     USERS_ADMIN = "users:admin"
+    AUDIT_READ = "audit:read"
 
 
 class SessionRequest(SpecModel):
@@ -77,7 +78,7 @@ class TokenRequest(SpecModel):
     browser login."""
     scopes: Annotated[tuple[Permission, ...], Field(min_length=1)] | None = None
     """Permissions of a token of kind `api`, each once. Null gives every permission of the user
-    except `sources:write`, `tokens:admin` and `users:admin`."""
+    except `audit:read`, `sources:write`, `tokens:admin` and `users:admin`."""
     expires_in_seconds: Annotated[int, Field(ge=60, le=10 * 365 * 86_400)] | None = None
     """Lifetime of the token. The default is a year for `api`, an hour for `join`, and ten minutes
     for `login`. Ten minutes is also the maximum for `login`."""

@@ -105,7 +105,7 @@ class ServiceTokenRequest(SpecModel):
     """Purpose of the token."""
     scopes: Annotated[tuple[Permission, ...], Field(min_length=1)] | None = None
     """Permissions of the token, each once. Null gives every permission of the account except
-    `sources:write`, `tokens:admin` and `users:admin`."""
+    `audit:read`, `sources:write`, `tokens:admin` and `users:admin`."""
     expires_in_seconds: Annotated[int, Field(ge=60, le=10 * 365 * 86_400)] | None = None
     """Lifetime of the token; a year by default."""
 

@@ -35,6 +35,7 @@ from tests.server.cluster.named_secrets.jobs_with_secrets import (
     stopped,
     submitted,
 )
+from tests.server.core.audit.entries import waiting
 from tests.server.harness import BRINGS_CODE, WORKER, Harness
 from tests.server.members import OURS, set_role
 from trainyard.protocol.rest.resume import ResumeRequest
@@ -57,6 +58,10 @@ def test_a_claim_delivers_values_and_stores_an_event(harness: Harness, ada: Acto
         "node-1 got secrets: HF_TOKEN ('hf', version 1), MINE ('own', version 1)"
     )
     assert row.node == "node-1"
+    (audited,) = waiting(harness.context)
+    assert (audited["operation"], audited["outcome"]) == ("secrets_delivered", "read")
+    assert (audited["object"], audited["project"]) == (f"jobs/{job_id}", OURS)
+    assert (audited["token"], audited["after"]) == ("node-1", {"name": ["hf", "own"]})
     assert "value of ada" not in repr(harness.dump())
 
 

@@ -123,7 +123,7 @@ def test_tokens_go_a_month_after_their_end_and_sessions_at_theirs(
         assert connection.scalars(select(tokens.c.id)).all() == [made[2][0].id]
 
 
-@pytest.mark.parametrize("name", ["goodput_kept_days", "requests_kept_days"])
+@pytest.mark.parametrize("name", ["goodput_kept_days", "requests_kept_days", "audit_kept_days"])
 def test_what_counts_by_the_month_is_kept_as_long(name: str) -> None:
     with pytest.raises(ValidationError, match="5 days: 0 \\(never\\) or at least 32 are legal"):
         Settings(**{name: 5})  # type: ignore[arg-type]

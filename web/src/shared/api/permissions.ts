@@ -21,6 +21,7 @@ export const PERMISSIONS: Record<Permission, string> = {
   "metrics:read": "Read the metrics for Prometheus.",
   "tokens:admin": "Create join tokens; list and revoke the tokens of all users.",
   "users:admin": "List, create, change and disable users; make invitations.",
+  "audit:read": "Read and export the audit log.",
 };
 
 /** The least role that has each permission: in a project, or in the cluster. */
@@ -43,4 +44,5 @@ export const LEAST_ROLES: Record<Permission, Role> = {
   "metrics:read": "operator",
   "tokens:admin": "admin",
   "users:admin": "admin",
+  "audit:read": "admin",
 };

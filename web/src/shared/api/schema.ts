@@ -2436,6 +2436,46 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/audit": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Rows of the audit log
+         * @description List the rows that have a number, the newest first. A row gets its number within 2 s.
+         */
+        get: operations["audit_list"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/audit/export": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Export of the audit log
+         * @description Stream all rows after a row in the order of their numbers, up to the end of the chain.
+         */
+        get: operations["audit_export"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/auth/oidc/callback": {
         parameters: {
             query?: never;
@@ -3536,6 +3576,110 @@ export interface components {
              * @description Time at which the last share ended.
              */
             ended_at: string | null;
+        };
+        /**
+         * AuditOutcome
+         * @description What a request did.
+         * @enum {string}
+         */
+        AuditOutcome: "changed" | "read" | "refused";
+        /**
+         * AuditRow
+         * @description A row of the audit log. The digest covers all other fields that are not null.
+         */
+        AuditRow: {
+            /**
+             * Seq
+             * @description Number of the row, without gaps from 1.
+             */
+            seq: number;
+            /**
+             * At
+             * Format: date-time
+             * @description Time of the request, by the clock of its server.
+             */
+            at: string;
+            /**
+             * Operation
+             * @description Operation of the OpenAPI document, or of the server's command line.
+             */
+            operation: string;
+            outcome: components["schemas"]["AuditOutcome"];
+            /**
+             * Status
+             * @description HTTP status of a refused request.
+             */
+            status: number | null;
+            /**
+             * Count
+             * @description Number of refused attempts that the row counts; null for a row of one attempt.
+             */
+            count: number | null;
+            /**
+             * User
+             * @description Name of the user; for a failed login, of the user who was named.
+             */
+            user: string | null;
+            /** User Id */
+            user_id: string | null;
+            /**
+             * Token
+             * @description Name of the token; null after a login by password.
+             */
+            token: string | null;
+            /** Token Id */
+            token_id: string | null;
+            /**
+             * Session Id
+             * @description Id of the browser session.
+             */
+            session_id: string | null;
+            /**
+             * Break Glass
+             * @description True if the request used the admin token, or a session of it; otherwise null.
+             */
+            break_glass: boolean | null;
+            /**
+             * Address
+             * @description Address of the client. A count has the IPv4 address or the /64 of IPv6.
+             */
+            address: string | null;
+            /**
+             * Object
+             * @description What the request was about, as the path of the API, such as `projects/vision/members/ada`.
+             */
+            object: string | null;
+            /** Project */
+            project: string | null;
+            /**
+             * Before
+             * @description Changed fields before the change. Secrets, passwords and `env` are never included.
+             */
+            before: {
+                [key: string]: string | number | boolean | string[] | null;
+            } | null;
+            /**
+             * After
+             * @description The same fields after the change.
+             */
+            after: {
+                [key: string]: string | number | boolean | string[] | null;
+            } | null;
+            /**
+             * Request Id
+             * @description Value of the header `X-Request-Id` of the response.
+             */
+            request_id: string | null;
+            /**
+             * Previous
+             * @description Digest of the row before; 64 zeros for the first row.
+             */
+            previous: string;
+            /**
+             * Digest
+             * @description SHA-256 of the row, in hexadecimal digits.
+             */
+            digest: string;
         };
         /**
          * AutoExportTask
@@ -13828,6 +13972,19 @@ export interface components {
              */
             next_page_token: string | null;
         };
+        /** Page[AuditRow] */
+        Page_AuditRow_: {
+            /**
+             * Items
+             * @description Items of this page, in the order of the list.
+             */
+            items: components["schemas"]["AuditRow"][];
+            /**
+             * Next Page Token
+             * @description Token of the next page; absent on the last page.
+             */
+            next_page_token: string | null;
+        };
         /** Page[BrowserSession] */
         Page_BrowserSession_: {
             /**
@@ -14428,7 +14585,7 @@ export interface components {
          * @description A right that an operation of the API needs; docs/access.md describes each.
          * @enum {string}
          */
-        Permission: "jobs:read" | "jobs:write" | "jobs:delete" | "code:run" | "shell:run" | "projects:read" | "members:write" | "secrets:use" | "secrets:write" | "projects:write" | "projects:admin" | "nodes:read" | "nodes:write" | "sources:read" | "sources:write" | "metrics:read" | "tokens:admin" | "users:admin";
+        Permission: "jobs:read" | "jobs:write" | "jobs:delete" | "code:run" | "shell:run" | "projects:read" | "members:write" | "secrets:use" | "secrets:write" | "projects:write" | "projects:admin" | "nodes:read" | "nodes:write" | "sources:read" | "sources:write" | "metrics:read" | "tokens:admin" | "users:admin" | "audit:read";
         /**
          * Phase
          * @description Current activity of the trainer; each phase has its own time limit, beyond which the trainer
@@ -17269,7 +17426,7 @@ export interface components {
             /**
              * Scopes
              * @description Permissions of the token, each once. Null gives every permission of the account except
-             *     `sources:write`, `tokens:admin` and `users:admin`.
+             *     `audit:read`, `sources:write`, `tokens:admin` and `users:admin`.
              */
             scopes?: components["schemas"]["Permission"][] | null;
             /**
@@ -18489,7 +18646,7 @@ export interface components {
             /**
              * Scopes
              * @description Permissions of a token of kind `api`, each once. Null gives every permission of the user
-             *     except `sources:write`, `tokens:admin` and `users:admin`.
+             *     except `audit:read`, `sources:write`, `tokens:admin` and `users:admin`.
              */
             scopes?: components["schemas"]["Permission"][] | null;
             /**
@@ -29539,6 +29696,140 @@ export interface operations {
             };
         };
     };
+    audit_list: {
+        parameters: {
+            query?: {
+                /** @description Name of the user. */
+                user?: string | null;
+                /** @description Id of the token. */
+                token?: string | null;
+                /** @description Operation, as `operationId` of the OpenAPI document. */
+                operation?: string | null;
+                /** @description An object, as a path of the API; includes all below it, if it has a /. */
+                object?: string | null;
+                /** @description Name of the project. */
+                project?: string | null;
+                /** @description What the request did. */
+                outcome?: components["schemas"]["AuditOutcome"] | null;
+                since?: string | null;
+                until?: string | null;
+                /** @description `next_page_token` of the page before; the first page when absent. */
+                page_token?: string | null;
+                /** @description Rows of one page. */
+                page_size?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Page_AuditRow_"];
+                };
+            };
+            /** @description No token, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description A token that may not do this */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Something in the request is wrong; `errors` names each place */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+        };
+    };
+    audit_export: {
+        parameters: {
+            query?: {
+                /** @description Number of the last row that is not needed. */
+                after?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description One JSON object a line: an `AuditRow` without its nulls, or `anchor`, the signed digest of the row before it. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/x-ndjson": string;
+                };
+            };
+            /** @description No token, or one that is unknown, expired or revoked */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description A token that may not do this */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Something in the request is wrong; `errors` names each place */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Any other error */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+        };
+    };
     access_end_issuer_login: {
         parameters: {
             query?: {
@@ -30806,6 +31097,7 @@ export const attemptOutcomeValues: ReadonlyArray<FlattenedDeepRequired<component
 export const attemptSpecDeviceAnyOf0Values: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["AttemptSpec"]["device"]> = ["cpu", "cuda"];
 export const attemptStateValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["AttemptState"]> = ["placed", "starting", "running", "stopping", "ended"];
 export const attemptViewDeviceValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["AttemptView"]["device"]> = ["cpu", "cuda"];
+export const auditOutcomeValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["AuditOutcome"]> = ["changed", "read", "refused"];
 export const autoExportTaskFormatValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["AutoExportTask"]["format"]> = ["dcp", "safetensors"];
 export const checkpointFaultValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["CheckpointFault"]> = ["not_committed", "manifest_damaged", "another_checkpoint", "file_missing", "file_size", "file_damaged", "metadata_refused", "tensor_incomplete", "load_failed", "counters_disagree", "linked_outside"];
 export const checkpointPartValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["CheckpointPart"]> = ["model", "optimizer", "counters", "data"];
@@ -30958,7 +31250,7 @@ export const parallelismSectionPp_scheduleValues: ReadonlyArray<FlattenedDeepReq
 export const parallelismSectionInputReshard_after_forwardValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["ParallelismSectionInput"]["reshard_after_forward"]> = ["default", "always", "never"];
 export const parallelismSectionInputCp_methodValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["ParallelismSectionInput"]["cp_method"]> = ["allgather_kv", "ulysses"];
 export const parallelismSectionInputPp_scheduleValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["ParallelismSectionInput"]["pp_schedule"]> = ["GPipe", "1F1B", "Interleaved1F1B", "InterleavedZeroBubble", "ZBVZeroBubble"];
-export const permissionValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Permission"]> = ["jobs:read", "jobs:write", "jobs:delete", "code:run", "shell:run", "projects:read", "members:write", "secrets:use", "secrets:write", "projects:write", "projects:admin", "nodes:read", "nodes:write", "sources:read", "sources:write", "metrics:read", "tokens:admin", "users:admin"];
+export const permissionValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Permission"]> = ["jobs:read", "jobs:write", "jobs:delete", "code:run", "shell:run", "projects:read", "members:write", "secrets:use", "secrets:write", "projects:write", "projects:admin", "nodes:read", "nodes:write", "sources:read", "sources:write", "metrics:read", "tokens:admin", "users:admin", "audit:read"];
 export const phaseValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Phase"]> = ["starting", "building_cache", "loading", "compiling", "training", "validating", "saving", "ending"];
 export const pipelinePlanScheduleValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["PipelinePlan"]["schedule"]> = ["GPipe", "1F1B", "Interleaved1F1B", "InterleavedZeroBubble", "ZBVZeroBubble"];
 export const planKindValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Plan"]["kind"]> = ["trainer"];

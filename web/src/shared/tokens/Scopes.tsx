@@ -5,7 +5,12 @@ import { Field } from "@/shared/ui/Field";
 
 const NAMES = Object.keys(PERMISSIONS) as Permission[];
 /** Permissions that a token has only as scopes. */
-const ONLY_AS_SCOPES: readonly Permission[] = ["sources:write", "tokens:admin", "users:admin"];
+const ONLY_AS_SCOPES: readonly Permission[] = [
+  "audit:read",
+  "sources:write",
+  "tokens:admin",
+  "users:admin",
+];
 
 interface ScopesProps {
   /** Permissions of the token's user, as far as the caller has them: a token has no others. */

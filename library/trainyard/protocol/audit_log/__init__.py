@@ -1,0 +1,1 @@
+"""The audit log: views of its rows."""
