@@ -26,6 +26,7 @@ from trainyard.cli.commands import (
 )
 from trainyard.cli.commands.machines import (
     access_tokens,
+    audit_listing,
     member_commands,
     node_sources,
     projects,
@@ -70,6 +71,7 @@ COMMANDS: tuple[tuple[Callable[..., None], str], ...] = (
     (access_tokens.tokens, "List your tokens with their scopes; create or revoke one."),
     (user_commands.users, "List users; invite, change or disable one."),
     (user_commands.whoami, "Show your user and permissions."),
+    (audit_listing.audit, "Show who changed what, and which attempts were refused."),
     (watch.watch, "Follow a job live until it ends."),
     (metrics.metrics, "Show a job's metrics, or write them as CSV."),
     (metrics.logs, "Show the output of a rank."),

@@ -9,6 +9,7 @@ from typing import Any, Literal, Self
 
 import httpx
 
+from trainyard.client.audit_calls import AuditCalls
 from trainyard.client.calls.attempt_shells import ShellCalls
 from trainyard.client.calls.checkpoints import CatalogCalls
 from trainyard.client.calls.code_packs import PackCalls
@@ -55,6 +56,7 @@ Spec = JobSpec | Mapping[str, Any]
 
 class Client(
     ArtifactCalls,
+    AuditCalls,
     CatalogCalls,
     GoodputCalls,
     ImportCalls,

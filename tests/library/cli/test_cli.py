@@ -31,8 +31,8 @@ def test_help_names_every_command(run: Run) -> None:
     named = set(re.findall(r"^  ([a-z][a-z-]*)  ", told, re.MULTILINE))
     commands = """
         up down prove login init schema plan submit import ps queue show events nodes sources
-        projects members groups service-accounts secrets tokens users whoami watch metrics logs
-        artifacts compare goodput advise checkpoints operations export sample stop cancel kill
+        projects members groups service-accounts secrets tokens users whoami audit watch metrics
+        logs artifacts compare goodput advise checkpoints operations export sample stop cancel kill
         priority resume delete save profile snapshot shell fork
     """
     assert named == set(commands.split())
