@@ -23,8 +23,9 @@ export function PageError() {
 /** The pages of projects, for a person with a permission in at least one project. */
 export function OfProjects({ permission }: { permission: Permission }) {
   const isMember = useMay(permission);
-  // A session by password has all permissions of its user; the server's refusal explains other ones.
-  const isPerson = useSession()?.kind === "password";
+  // A session by password or issuer has all permissions of its user; the server's refusal explains other ones.
+  const kind = useSession()?.kind;
+  const isPerson = kind === "password" || kind === "issuer";
   return isMember || !isPerson ? <Outlet /> : <NoProject />;
 }
 

@@ -34,6 +34,9 @@ const projectPage = async () => ({
 const devicePage = async () => ({
   Component: (await import("@/features/session/DevicePage")).DevicePage,
 });
+const auditPage = async () => ({
+  Component: (await import("@/features/audit/AuditPage")).AuditPage,
+});
 const usersPage = async () => ({
   Component: (await import("@/features/users/UsersPage")).UsersPage,
 });
@@ -78,6 +81,7 @@ export const router = createBrowserRouter([
           { path: "/sources", lazy: sourcesPage },
           { path: "/tokens", element: <TokensPage /> },
           { path: "/users", lazy: usersPage },
+          { path: "/audit", lazy: auditPage },
           { path: "/profile", lazy: profilePage },
           { path: "/device", lazy: devicePage },
           { path: "*", element: <NotFoundPage /> },

@@ -32,6 +32,7 @@ export function Shell() {
 function Frame({ name }: { name: string }) {
   const seesTokens = useMay("tokens:admin");
   const seesUsers = useMay("users:admin");
+  const seesAudit = useMay("audit:read");
   const seesJobs = useMay("jobs:read");
   useFeed(seesJobs);
   useFocusOfPage();
@@ -56,6 +57,7 @@ function Frame({ name }: { name: string }) {
           <NavLink to="/goodput">Goodput</NavLink>
           {seesTokens && <NavLink to="/tokens">Tokens</NavLink>}
           {seesUsers && <NavLink to="/users">Users</NavLink>}
+          {seesAudit && <NavLink to="/audit">Audit</NavLink>}
         </nav>
         <div className="bar-end">
           {seesJobs && <Connection />}

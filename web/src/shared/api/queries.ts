@@ -52,6 +52,7 @@ export const keys = {
   artifacts: (id: string, ...kind: readonly ArtifactGroup[]) => ["artifacts", id, ...kind] as const,
   nodes: ["nodes"] as const,
   nodeMetrics: (name: string) => ["node-metrics", name] as const,
+  audit: ["audit"] as const,
   projects: ["projects"] as const,
   ownSecrets: ["own secrets"] as const,
   sources: ["sources"] as const,

@@ -3,6 +3,7 @@ import type { components } from "./schema";
 
 type Schemas = components["schemas"];
 
+export type AuditRow = Schemas["AuditRow"];
 export type Artifact = Schemas["ArtifactView"];
 export type Histogram = Schemas["HistogramView"];
 export type Attempt = Schemas["AttemptView"];

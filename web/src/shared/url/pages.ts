@@ -1,8 +1,8 @@
 // The search parameters of every page; links between pages are built from them too.
 
 import { EVERYONE, legalSearch, MAX_COMPARED } from "@/shared/api/queries";
-import { jobStateValues, nextActionAimAnyOf0Values } from "@/shared/api/schema";
-import type { NextAction } from "@/shared/api/types";
+import { auditOutcomeValues, jobStateValues, nextActionAimAnyOf0Values } from "@/shared/api/schema";
+import type { AuditRow, NextAction } from "@/shared/api/types";
 import type { Axis } from "@/shared/ui/chart/axis";
 import { MAX_SMOOTHING } from "@/shared/ui/chart/values/smoothed";
 import {
@@ -50,6 +50,44 @@ export const JOBS = {
     (found) => (found !== null && (USER.test(found) || found === EVERYONE) ? found : ""),
     (value) => value || null,
   ),
+};
+
+const DAY = /^\d{4}-\d{2}-\d{2}$/;
+
+/** A day of the calendar; empty without one. */
+const day = (name: string) =>
+  param<string>(
+    name,
+    (found) => (found !== null && DAY.test(found) && isDay(found) ? found : ""),
+    (value) => value || null,
+  );
+
+/** A text that the server would accept; empty without one. */
+const matching = (name: string, pattern: RegExp) =>
+  param<string>(
+    name,
+    (found) => (found !== null && pattern.test(found) ? found : ""),
+    (value) => value || null,
+  );
+
+function isDay(text: string): boolean {
+  const found = new Date(`${text}T00:00:00Z`);
+  return !Number.isNaN(found.valueOf()) && found.toISOString().startsWith(text);
+}
+
+/** The filter of the audit log; values that the server would refuse are omitted. */
+export const AUDIT = {
+  user: matching("user", USER),
+  project: matching("project", PROJECT),
+  object: matching("object", /^[!-~]{1,300}$/),
+  operation: matching("operation", /^[a-z_]{1,80}$/),
+  outcome: param<AuditRow["outcome"] | null>(
+    "outcome",
+    (found) => auditOutcomeValues.find((outcome) => outcome === found) ?? null,
+    (value) => value,
+  ),
+  from: day("from"),
+  to: day("to"),
 };
 
 /** The list of tokens: whether it has those of all users and machines. */
