@@ -11,10 +11,10 @@ import { ButtonLink } from "@/shared/ui/Button";
 import { Absent, ErrorState } from "@/shared/ui/Notice";
 import { SkeletonLines } from "@/shared/ui/Skeleton";
 import { projectJobsPath } from "@/shared/url/pages";
-import { Groups } from "./members/Groups";
+import { ServiceAccounts } from "./accounts/ServiceAccounts";
+import { Groups } from "./groups/Groups";
 import { Members } from "./members/Members";
 import { ownRoleWords } from "./members/roles";
-import { ServiceAccounts } from "./members/ServiceAccounts";
 import "./members/members.css";
 
 export function ProjectPage() {

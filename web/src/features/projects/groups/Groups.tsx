@@ -11,8 +11,8 @@ import { CommandLine } from "@/shared/ui/CommandLine";
 import { Absent } from "@/shared/ui/Notice";
 import { RelativeTime } from "@/shared/ui/RelativeTime";
 import { type Column, Table } from "@/shared/ui/table/Table";
+import { RoleBadge } from "../members/RoleBadge";
 import { GroupDialog } from "./GroupDialog";
-import { RoleBadge } from "./RoleBadge";
 
 const COLUMNS: readonly Column[] = [
   { name: "name", label: "Group" },

@@ -5,9 +5,14 @@ import { api, ask } from "@/shared/api/client";
 import { errorAt, errorBeyond } from "@/shared/api/errors";
 import { ActionDialog } from "@/shared/ui/Dialog";
 import { Field } from "@/shared/ui/Field";
-import { RoleField } from "./RoleField";
-import { ACCOUNT_ROLES, type AccountRole, accountCommand, endAccountCommand } from "./roles";
-import { useMembersChanged } from "./useMembersChanged";
+import { RoleField } from "../members/RoleField";
+import {
+  ACCOUNT_ROLES,
+  type AccountRole,
+  accountCommand,
+  endAccountCommand,
+} from "../members/roles";
+import { useMembersChanged } from "../members/useMembersChanged";
 
 interface NewAccountProps {
   project: string;

@@ -7,9 +7,9 @@ import { projectRoleValues } from "@/shared/api/schema";
 import type { IssuerGroup, ProjectRole } from "@/shared/api/types";
 import { ActionDialog } from "@/shared/ui/Dialog";
 import { Field } from "@/shared/ui/Field";
-import { RoleField } from "./RoleField";
-import { groupCommand } from "./roles";
-import { useMembersChanged } from "./useMembersChanged";
+import { RoleField } from "../members/RoleField";
+import { groupCommand } from "../members/roles";
+import { useMembersChanged } from "../members/useMembersChanged";
 
 const ROLES = [null, ...projectRoleValues];
 

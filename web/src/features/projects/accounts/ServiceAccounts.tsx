@@ -7,12 +7,12 @@ import { Button } from "@/shared/ui/Button";
 import { CommandLine } from "@/shared/ui/CommandLine";
 import { RelativeTime } from "@/shared/ui/RelativeTime";
 import { Table } from "@/shared/ui/table/Table";
+import { MemberDialog } from "../members/MemberDialog";
+import { COLUMNS } from "../members/Members";
+import { RoleBadge } from "../members/RoleBadge";
+import { Use } from "../members/Use";
 import { EndAccountDialog, NewAccountDialog } from "./AccountDialogs";
-import { MemberDialog } from "./MemberDialog";
-import { COLUMNS } from "./Members";
-import { RoleBadge } from "./RoleBadge";
 import { TokensDialog } from "./TokensDialog";
-import { Use } from "./Use";
 
 type Verb = "tokens" | "change" | "delete";
 type Opened = { dialog: "new" } | { dialog: Verb; account: Member };
