@@ -225,7 +225,7 @@ def opened(tool: Tool, *files: str, port: int) -> Iterator[Project]:
     SECRETS.chmod(0o700)
     (DATA / "text.txt").write_text(TEXT)
     (DATA / ".trainyard-root").write_text(f"{uuid4()}\n")  # which the worker cannot write
-    for name in ("postgres-password", "redis-password", "join-token"):
+    for name in ("postgres-password", "redis-password", "join-token", "oidc-client-secret"):
         write_secret(name, token_hex(24))
     project = Project(tool, files, f"http://127.0.0.1:{port}")
     try:

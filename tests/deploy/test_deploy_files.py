@@ -26,6 +26,7 @@ DOCKERFILES = sorted((ROOT / "deploy").glob("*.Dockerfile"))
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
 SERVICES: dict[str, Any] = COMPOSE["services"]
 DEPLOYMENT = (ROOT / "docs" / "deployment.md").read_text()
+SEVERAL_SERVERS = (ROOT / "docs" / "several-servers.md").read_text()
 INSTRUCTIONS = {"FROM", "ARG", "ENV", "WORKDIR", "COPY", "RUN", "USER", "EXPOSE", "CMD"}
 
 
@@ -76,7 +77,7 @@ def test_the_worker_has_no_way_to_the_database() -> None:
 
 
 def test_passwords_are_files_of_the_group_that_reads_them() -> None:
-    names = ("postgres-password", "redis-password", "join-token")
+    names = ("postgres-password", "redis-password", "join-token", "oidc-client-secret")
     folder = "${SECRETS_DIR:-./secrets}"
     assert COMPOSE["secrets"] == {name: {"file": f"{folder}/{name}"} for name in names}
     for services in (SERVICES, TWO_SERVERS["services"]):
@@ -194,7 +195,7 @@ def test_two_servers_and_two_schedulers_run_what_the_first_ones_run() -> None:
     assert added.keys() - SERVICES.keys() == {"proxy", "server-2", "scheduler-2"}
     for name in ("server", "scheduler"):
         first, second = SERVICES[name], added[f"{name}-2"]
-        same = ["image", "command", "volumes", "read_only", "cap_drop", "security_opt"]
+        same = ["image", "command", "env_file", "volumes", "read_only", "cap_drop", "security_opt"]
         same += ["healthcheck"] if "healthcheck" in first else []
         assert {key: second[key] for key in same} == {key: first[key] for key in same}
         assert second["secrets"] == first["secrets"]
@@ -263,7 +264,7 @@ def test_the_proxy_outlives_a_stream_and_leaves_a_dead_server_in_time(
     assert check[check.index("on-marked-down") + 1] == "shutdown-sessions"
     # A check is due `inter` after the former one has ended, by its time limits at the latest.
     each = seconds(check, "inter") + timeouts["connect"] + timeouts["check"]
-    found = re.search(r"within (\d+) seconds, it sends nothing more", DEPLOYMENT)
+    found = re.search(r"within (\d+) seconds, it sends nothing more", SEVERAL_SERVERS)
     assert found is not None
     assert int(check[check.index("fall") + 1]) * each <= float(found[1])
 
