@@ -12,9 +12,17 @@ from contextlib import suppress
 from dataclasses import fields, is_dataclass, replace
 from enum import Enum
 from pathlib import Path
-from typing import BinaryIO, TypeVar, cast
+from typing import Any, BinaryIO, TypeVar, cast, get_args, get_type_hints
 
+from trainyard.base.model_base import RecordModel
 from trainyard.base.redaction import OutputMask
+from trainyard.protocol.manifest import SaveFailed, SaveSettled
+from trainyard.protocol.rest.event_data import PhaseEntered, Resumed, StopAgreed, WeightsLoaded
+from trainyard.protocol.rest.metrics_and_logs import RankTimes, StragglerFound, StragglerGone
+from trainyard.run import records
+from trainyard.run.artifacts.artifact_records import OWN_KINDS, ArtifactLine
+from trainyard.run.fact_types.fact_records import RunFacts
+from trainyard.run.record_base import JsonRecord
 from worker.node.files import open_regular, read_small
 from worker.node.folder_usage import remove_tree
 from worker.node.node_store import NodeStore, WorkerRun
@@ -27,7 +35,10 @@ PART_BYTES = 1024 * 1024
 """Number of bytes read at once; longer than every form of a secret."""
 RECORDS = (".json", ".jsonl")
 """Suffixes of files whose lines are JSON."""
-_FIELD = re.compile(r"[a-z_]+")
+COMMIT: records.RunEventKind = "checkpoint_committed"
+"""Kind of the events that stay whole: the server compares their paths, ids and checksums with the
+checkpoint's files."""
+_LINE = re.compile(rb"[^\n]*+\n?")
 
 
 def masked_value(value: Value, mask: OutputMask) -> Value:
@@ -36,6 +47,53 @@ def masked_value(value: Value, mask: OutputMask) -> Value:
     Words of our own stay: the names of fields, and enums such as the reason of a failure.
     """
     return cast("Value", _masked(value, mask)) if mask else value
+
+
+def masked_lines(content: bytes, mask: OutputMask) -> bytes:
+    """Return lines of records with masked secrets, each as long as before."""
+    if COMMIT.encode() not in content:
+        return mask.lines(content, words=_WORDS)
+    return b"".join(
+        line if _is_commit(line) else mask.lines(line, words=_WORDS)
+        for line in _LINE.findall(content)
+    )
+
+
+def _is_commit(line: bytes) -> bool:
+    try:
+        record = json.loads(line)
+    except ValueError:
+        return False
+    return isinstance(record, dict) and record.get("kind") == COMMIT
+
+
+def _field_names(*kinds: type) -> frozenset[str]:
+    """Return the names of the fields of these records, and of the records in their fields."""
+    names: set[str] = set()
+    seen, left = set(kinds), list(kinds)
+    while left:
+        for name, hint in get_type_hints(left.pop()).items():
+            names.add(name)
+            found = {each for each in _records_in(hint) if each not in seen}
+            seen |= found
+            left += found
+    return frozenset(names)
+
+
+def _records_in(hint: Any) -> Iterator[type]:
+    if isinstance(hint, type) and issubclass(hint, JsonRecord | RecordModel):
+        yield hint
+    for part in get_args(hint):
+        yield from _records_in(part)
+
+
+_WORDS = _field_names(
+    *(records.MetricRecord, records.SeriesRestart, records.EventRecord, ArtifactLine, RunFacts),
+    *(records.Heartbeat, records.Outcome, records.RequestAnswer, records.Provenance),
+    *(records.RankPosition, records.ExitRecord, SaveSettled, SaveFailed, PhaseEntered, Resumed),
+    *(StopAgreed, WeightsLoaded, RankTimes, StragglerFound, StragglerGone),
+).union(get_args(records.RunEventKind), OWN_KINDS)
+"""Names of our own fields and kinds. Other names, such as those of metrics, may have a secret."""
 
 
 def _masked(value: object, mask: OutputMask) -> object:
@@ -48,7 +106,7 @@ def _masked(value: object, mask: OutputMask) -> object:
         return replace(value, **{name: _masked(each, mask) for name, each in named.items()})
     if isinstance(value, dict):
         return {
-            name if _FIELD.fullmatch(name) else mask.text(name): _masked(each, mask)
+            name if name in _WORDS else mask.text(name): _masked(each, mask)
             for name, each in value.items()
         }
     if isinstance(value, list | tuple):
@@ -135,7 +193,7 @@ def _mask_file(path: Path, mask: OutputMask) -> None:
             # After a line that is longer than a part, a part may begin within a string.
             is_record = is_record and bool(whole)
             if is_record:
-                masked = mask.lines(whole)
+                masked = masked_lines(whole, mask)
             else:
                 masked = mask.prefix(content, is_end=is_end, before=before)
             if masked != content[: len(masked)]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import hmac
-from base64 import urlsafe_b64decode
+from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from cryptography.fernet import Fernet, InvalidToken, MultiFernet
 from cryptography.hazmat.primitives.hashes import SHA256
@@ -30,6 +30,15 @@ SealedEnv = Mapping[str, Any]
 """Variables by name, each with an encrypted value, or with a reference to a secret as JSON."""
 
 
+class _Keys(NamedTuple):
+    """The keys of the file, for each use; what one encrypted, the other does not decrypt."""
+
+    env: MultiFernet
+    """For values of `env`: a member chooses these texts, so they could imitate a purpose."""
+    text: MultiFernet
+    """For texts with a purpose, such as secrets. Derived from the keys of the file."""
+
+
 class KeyFileError(UnavailableError):
     """The key file is missing or damaged, or none of its keys decrypts a value."""
 
@@ -43,7 +52,7 @@ class SecretsBox:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._read: tuple[tuple[int, int], MultiFernet] | None = None
+        self._read: tuple[tuple[int, int], _Keys] | None = None
 
     def create(self) -> bool:
         """Write a first key, readable only by its owner; return False if the file exists."""
@@ -52,7 +61,7 @@ class SecretsBox:
 
     def add_key(self) -> None:
         """Put a new key first in the file; raise `KeyFileError` if the file has no valid keys."""
-        _ = self._fernet
+        _ = self._keys
         self._replace([_new_key(), *self._lines()])
 
     def forget_old_keys(self) -> None:
@@ -74,7 +83,7 @@ class SecretsBox:
             KeyFileError: the key file is missing or damaged, or none of its keys decrypts a value.
         """
         return {
-            name: self._decrypt(value, f"env.{name}")
+            name: self._decrypt(self._keys.env, value, f"env.{name}")
             if isinstance(value, str)
             else _reference(name, value)
             for name, value in (sealed or {}).items()
@@ -109,7 +118,7 @@ class SecretsBox:
         Raises:
             KeyFileError: the key file is missing or damaged.
         """
-        return self._encrypt(f"{purpose}\n{text}")
+        return _encrypt(self._keys.text, f"{purpose}\n{text}")
 
     def open_text(self, sealed: str, *, purpose: str) -> str | None:
         """Return a text that `seal_text` encrypted for the same purpose; otherwise None.
@@ -118,7 +127,7 @@ class SecretsBox:
             KeyFileError: the key file is missing or damaged.
         """
         try:
-            given, _, text = self._fernet.decrypt(sealed).decode().partition("\n")
+            given, _, text = self._keys.text.decrypt(sealed).decode().partition("\n")
         except InvalidToken:
             return None
         return text if given == purpose else None
@@ -134,7 +143,7 @@ class SecretsBox:
         Raises:
             KeyFileError: the key file is missing or damaged, or none of its keys decrypts the text.
         """
-        given, _, text = self._decrypt(sealed, name).partition("\n")
+        given, _, text = self._decrypt(self._keys.text, sealed, name).partition("\n")
         return text if given == purpose else None
 
     def sign(self, content: bytes, *, purpose: str) -> str:
@@ -172,19 +181,17 @@ class SecretsBox:
         Raises:
             KeyFileError: the key file is missing or damaged, or none of its keys decrypts the text.
         """
-        return self._encrypt(self._decrypt(sealed, name))
+        keys = self._keys.text
+        return _encrypt(keys, self._decrypt(keys, sealed, name))
 
     def _sealed(self, value: str | SecretReference) -> Any:
         if isinstance(value, str):
-            return self._encrypt(value)
+            return _encrypt(self._keys.env, value)
         return value.model_dump(mode="json", exclude_defaults=True)
 
-    def _encrypt(self, value: str) -> str:
-        return self._fernet.encrypt(value.encode()).decode()
-
-    def _decrypt(self, token: str, name: str) -> str:
+    def _decrypt(self, keys: MultiFernet, token: str, name: str) -> str:
         try:
-            return self._fernet.decrypt(token).decode()
+            return keys.decrypt(token).decode()
         except InvalidToken:
             raise KeyFileError(
                 f"{name} cannot be decrypted: no key in {self.path} made it; put back the file "
@@ -192,13 +199,16 @@ class SecretsBox:
             ) from None
 
     @property
-    def _fernet(self) -> MultiFernet:
+    def _keys(self) -> _Keys:
         """The keys of the file, which is read again after a change."""
         try:
             stat = self.path.stat()
             seen = (stat.st_mtime_ns, stat.st_ino)
             if self._read is None or self._read[0] != seen:
-                self._read = (seen, MultiFernet([Fernet(line) for line in self._lines()]))
+                lines = self._lines()
+                env = MultiFernet([Fernet(line) for line in lines])
+                derived = [urlsafe_b64encode(_derived(line, "text")) for line in lines]
+                self._read = (seen, _Keys(env, MultiFernet([Fernet(key) for key in derived])))
         except OSError as error:
             raise KeyFileError(
                 f"values of env and secrets cannot be read or stored without {self.path}: "
@@ -209,7 +219,7 @@ class SecretsBox:
         return self._read[1]
 
     def _valid_lines(self) -> list[str]:
-        _ = self._fernet
+        _ = self._keys
         return self._lines()
 
     def _lines(self) -> list[str]:
@@ -237,6 +247,10 @@ def _reference(name: str, stored: Any) -> SecretReference:
         return SecretReference.model_validate(stored)
     except ValidationError:
         raise UnreadableError(f"the stored env.{name} cannot be read") from None
+
+
+def _encrypt(keys: MultiFernet, value: str) -> str:
+    return keys.encrypt(value.encode()).decode()
 
 
 def _signature(line: str, purpose: str, content: bytes) -> str:

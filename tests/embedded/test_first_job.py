@@ -30,8 +30,11 @@ def silent() -> Iterator[str]:
 
 def waits(job: FirstJob) -> bool:
     """Whether the command has a connection."""
-    files = [fd for fd in Path(f"/proc/{job.pid}/fd").iterdir() if fd.is_symlink()]
-    return any(str(fd.readlink()).startswith("socket:") for fd in files)
+    try:
+        files = [fd.readlink() for fd in Path(f"/proc/{job.pid}/fd").iterdir()]
+    except FileNotFoundError:  # one was closed meanwhile
+        return False
+    return any(str(name).startswith("socket:") for name in files)
 
 
 def test_a_command_that_ended_by_itself_gives_its_status() -> None:

@@ -23,6 +23,7 @@ from trainyard.base.redaction import NO_MASK, OutputMask
 from trainyard.protocol.worker_messages import ARTIFACTS, EVENT_FILES, MAX_CHUNK_BYTES, Chunk
 from trainyard.run.artifacts.artifact_records import DropReason
 from worker.artifacts.uploader import ArtifactUploader
+from worker.masking import masked_lines
 from worker.node.files import open_regular
 from worker.node.folder_usage import is_low
 from worker.node.node_store import WorkerRun
@@ -99,7 +100,7 @@ class SpoolFile:
             self._refuse(f"the line at byte {start} is longer than {MAX_CHUNK_BYTES:,} bytes")
             return None
         if self.whole_lines:
-            content = self._mask.lines(content[: content.rfind(b"\n") + 1])
+            content = masked_lines(content[: content.rfind(b"\n") + 1], self._mask)
         elif self._mask:
             is_end = self.is_final and self.is_at_end
             content = self._mask.prefix(content, is_end=is_end, before=before)

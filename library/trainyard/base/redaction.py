@@ -6,7 +6,7 @@ import json
 import re
 from base64 import b64encode
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from urllib.parse import quote, quote_plus
 
 MASK = "********"
@@ -18,12 +18,12 @@ MAX_LINE_FORMS = 256
 costs 0.3 ms per MiB of output. The forms of whole values are not limited."""
 _URL_SAFE = bytes.maketrans(b"+/", b"-_")
 _JSON_PART = re.compile(
-    rb'(?P<kept>"kind"\s*:\s*"[a-z_]*"|"[a-z_]+"\s*:)'
-    rb'|"(?P<string>(?:[^"\\\n]++|\\[^\n])*+)(?P<end>"?)|[^"]{%d,}' % MIN_MASKED
+    rb'(?P<name>"kind"\s*:\s*)?"(?P<string>(?:[^"\\\n]++|\\[^\n])*+)(?P<end>"?)(?P<colon>\s*:)?+'
+    rb'|[^"]{%d,}' % MIN_MASKED
 )
-"""A string of JSON, or bytes between strings; `kept` is the name of a field, or the kind of an
-event. A string without its end, such as in a torn line, ends with the line. Possessive repeats keep
-the search linear."""
+"""A string of JSON, or bytes between strings. The string is a field name if `colon` follows, and
+the kind of an event after `name`. A string without its end, such as in a torn line, ends with the
+line. Possessive repeats keep the search linear."""
 _NUMBER = re.compile(rb"[-+.0-9eE]+")
 _ESCAPE = re.compile(r"%[0-9A-F]{2}")
 _CREDENTIALS = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]{0,30}://)[^/@\s\"'\\]{1,500}@")
@@ -94,21 +94,32 @@ class OutputMask:
         masked = self._masked_text(content)
         return text if masked == content else masked.decode("utf-8", "replace")
 
-    def lines(self, content: bytes) -> bytes:
-        """Return lines of JSON with masked secrets.
+    def lines(self, content: bytes, *, words: Collection[str] = ()) -> bytes:
+        """Return lines of JSON with masked secrets, each as long as before.
 
-        Names of fields, kinds of events and numbers stay, so that the lines stay readable. A string
-        may be cut, as in `text`. In a damaged line, bytes between strings are masked too.
+        A string is decoded before the search, because JSON has several spellings of a character and
+        the server stores the decoded text. Spaces follow a string that became shorter. A string may
+        be cut, as in `text`. In a damaged line, bytes between strings are masked too.
+
+        Args:
+            content: the lines.
+            words: field names and kinds of events that stay, so that the lines stay readable.
+                Numbers stay too.
         """
-        edges = sorted(at for edge in self._edges for at in _places(content, edge))
-        if not edges:
+        if not self:
+            return content
+        searched = (*self._edges, b"\\")  # escapes may hide an edge
+        places = sorted(at for part in searched for at in _places(content, part))
+        if not places:
             return content
 
         def masked(match: re.Match[bytes]) -> bytes:
             """Most strings have no secret, so a search for all forms in each would be slow."""
             start, end = match.span()
-            at = bisect_left(edges, start)
-            return self._json_part(match) if at < len(edges) and edges[at] < end else match[0]
+            at = bisect_left(places, start)
+            if at == len(places) or places[at] >= end:
+                return match[0]
+            return self._json_part(match, words)
 
         return _JSON_PART.sub(masked, content)
 
@@ -169,13 +180,22 @@ class OutputMask:
         cut_off += [(size - opened, size)] if opened >= MIN_MASKED else []
         return _with_stars(content, [*self._matches(content), *cut_off])
 
-    def _json_part(self, match: re.Match[bytes]) -> bytes:
-        if match["kept"]:
+    def _json_part(self, match: re.Match[bytes], words: Collection[str]) -> bytes:
+        string = match["string"]
+        if string is None:
+            spans = [span for form in self._words for span in self._spans(match[0], form)]
+            return _with_stars(match[0], spans)
+        before, colon = match["name"] or b"", match["colon"] or b""
+        try:
+            text = json.loads(b'"%b%b' % (string, match["end"]))
+        except ValueError:  # a damaged line
+            return b'%b"%b%b%b' % (before, self._masked_text(string), match["end"], colon)
+        if ((before or colon) and text in words) or (masked := self.text(text)) == text:
             return match[0]
-        if (string := match["string"]) is not None:
-            return b'"%b%b' % (self._masked_text(string), match["end"])
-        spans = [span for form in self._words for span in self._spans(match[0], form)]
-        return _with_stars(match[0], spans)
+        shorter = json.dumps(masked, ensure_ascii=False).encode()
+        if (left := len(string) + 2 - len(shorter)) < 0:
+            shorter, left = b'"%b"' % (b"*" * len(string)), 0
+        return b"%b%b%b%b" % (before, shorter, b" " * left, colon)
 
 
 NO_MASK = OutputMask(())
@@ -190,7 +210,8 @@ def _forms(text: str) -> Iterator[bytes]:
     yield content
     yield json.dumps(text)[1:-1].encode()
     yield json.dumps(text, ensure_ascii=False)[1:-1].encode()
-    yield repr(text)[1:-1].encode()
+    for literal in (repr(text), ascii(text), repr(content)[1:]):
+        yield literal[1:-1].encode()
     for encoded in (quote(text, safe=""), quote(text), quote_plus(text)):
         yield encoded.encode()
         yield _ESCAPE.sub(lambda match: match[0].lower(), encoded).encode()

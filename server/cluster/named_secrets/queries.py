@@ -109,7 +109,8 @@ def _views(
         query = query.where(secrets.c.name > after)
     found = Secret.all(connection, query.order_by(secrets.c.name).limit(limit))
     versions = _versions(connection, [each.id for each in found])
-    return [_view(each, versions[each.id]) for each in found]
+    # A deletion between the two queries leaves a secret without versions.
+    return [_view(each, versions[each.id]) for each in found if versions[each.id]]
 
 
 def _versions(connection: Connection, secret_ids: Sequence[str]) -> dict[str, list[SecretVersion]]:

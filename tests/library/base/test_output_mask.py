@@ -6,13 +6,14 @@ import base64
 import json
 import re
 import time
+from collections.abc import Callable
 from urllib.parse import quote, quote_plus
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainyard.base.redaction import MAX_LINE_FORMS, OutputMask
+from trainyard.base.redaction import MAX_LINE_FORMS, MIN_MASKED, OutputMask
 
 VALUE = "p@ss word+/€\n-----KEY-----\nab\n"
 KEY = b"-----KEY-----"
@@ -107,7 +108,8 @@ def test_lines_stay_readable() -> None:
         "values": {"loss/12345678": 1.0},
     }
     line = json.dumps(record).encode() + b"\n"
-    masked = mask.lines(line + b'{"other": 1}\n')
+    words = {"kind", "checkpoint", "checkpoint_committed"}
+    masked = mask.lines(line + b'{"other": 1}\n', words=words)
     assert len(masked) == len(line) + 13
     found = json.loads(masked.splitlines()[0])
     assert found["kind"] == "checkpoint_committed"
@@ -115,6 +117,76 @@ def test_lines_stay_readable() -> None:
     assert found["values"] == {"loss/********": 1.0}
     assert found["message"].startswith("the **************")
     assert "checkpoint" not in found["message"]
+
+
+ACCOUNT = {
+    "type": "service_account",
+    "private_key": '-----BEGIN KEY-----\nAbC/d+e"f\\g=\n-----END-----\n',
+}
+
+
+@pytest.mark.parametrize(
+    "spelled",
+    [
+        lambda text: json.dumps(text),
+        lambda text: json.dumps(text, ensure_ascii=False),
+        lambda text: json.dumps(repr(text)),
+        lambda text: json.dumps(json.dumps({"v": text})),
+        lambda text: json.dumps(repr(text.encode())),
+        lambda text: json.dumps(ascii(text)),
+        lambda text: json.dumps(text).replace("/", "\\/"),
+        lambda text: json.dumps(text).replace("<", "\\u003c").replace("&", "\\u0026"),
+        lambda text: json.dumps(text).replace("\\u00e9", "\\u00E9"),
+        lambda text: '"{}"'.format("".join(f"\\u{ord(each):04x}" for each in text)),
+    ],
+)
+@pytest.mark.parametrize(
+    "value",
+    [json.dumps(ACCOUNT), ACCOUNT["private_key"], "ab/cd+efgh<&>12345678", "clé secrète éé/<&"],
+)
+def test_each_spelling_of_a_string_is_masked(value: str, spelled: Callable[[str], str]) -> None:
+    """Programs of other languages escape other characters, and the server stores decoded texts."""
+    mask, text = OutputMask([value]), f"it is {value} here"
+    line = b'{"message": %b, "step": 1e5, "%b": [1]}\n' % (spelled(text).encode(), b"x" * 9)
+    masked = mask.lines(line)
+    assert len(masked) == len(line)
+    assert masked.endswith(b', "step": 1e5, "xxxxxxxxx": [1]}\n')
+    found = json.loads(masked)["message"]
+    assert "here" in found
+    for part in (value, *value.splitlines()):
+        assert part not in found or len(part) < MIN_MASKED
+        if len(part) >= MIN_MASKED:
+            for form in (part, repr(part)[1:-1], json.dumps(part)[1:-1]):
+                assert form not in found
+    assert "*" * MIN_MASKED in found
+
+
+@settings(deadline=None)
+@given(
+    st.text(min_size=MIN_MASKED, max_size=30),
+    st.text(max_size=20),
+    st.booleans(),
+    st.integers(0, 9),
+)
+def test_masked_lines_stay_json(value: str, around: str, is_ascii: bool, start: int) -> None:
+    """Also if an escape ends within a secret, or a secret within an escape."""
+    value, around = (each.encode("utf-8", "replace").decode() for each in (value, around))
+    mask = OutputMask([value])
+    text = around + value[start:] + value + around + value[: start + MIN_MASKED]
+    line = json.dumps({text: [text, 1.5]}, ensure_ascii=is_ascii).encode() + b"\n"
+    masked = mask.lines(line)
+    assert len(masked) == len(line)
+    ((name, (found, number)),) = json.loads(masked).items()
+    assert number == 1.5
+    assert name == found == mask.text(text)
+
+
+def test_names_that_a_job_chooses_are_masked() -> None:
+    mask = OutputMask(["correcthorse", "secret_password"])
+    line = b'{"values":{"correcthorse":1},"kind":"secret_password","correcthorse" : 2}\n'
+    expected = line.replace(b"correcthorse", b"*" * 12).replace(b"secret_password", b"*" * 15)
+    assert mask.lines(line) == expected
+    assert mask.lines(b'{"kind":5,"kind":"a","x":"correcthorse"}\n').count(b"*") == 12
 
 
 def test_texts_are_masked() -> None:

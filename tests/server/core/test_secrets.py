@@ -276,3 +276,23 @@ def test_a_shared_folder_keeps_its_mode(tmp_path: Path) -> None:
     folder.chmod(0o1777)
     Database(f"sqlite:///{folder / 'a.db'}").dispose()
     assert folder.stat().st_mode & 0o7777 == 0o1777
+
+
+def test_no_text_passes_for_a_value_of_another_use(context: Context) -> None:
+    """A member chooses values of `env`, so one could name the purpose of a secret."""
+    box = context.secrets
+    forged = box.seal({"A": "secret 01/1\nforged"})
+    assert forged is not None
+    with pytest.raises(KeyFileError, match="the secret 'a' cannot be decrypted"):
+        box.open_bound(forged["A"], purpose="secret 01/1", name="the secret 'a'")
+    assert box.open_text(forged["A"], purpose="secret 01/1") is None
+    sealed = box.seal_text("value", purpose="secret 01/1")
+    with pytest.raises(KeyFileError, match=r"env\.A cannot be decrypted"):
+        box.open({"A": sealed})
+    assert box.open_bound(sealed, purpose="secret 01/1", name="a") == "value"
+    box.add_key()
+    rotated = box.rotate_text(sealed, "a")
+    box.add_key()
+    box.forget_old_keys()
+    assert box.open_text(rotated, purpose="secret 01/1") == "value"
+    assert box.open_text(sealed, purpose="secret 01/1") is None

@@ -14,10 +14,18 @@ import pytest
 from tests.worker.conftest import Attempt, Place, wait_for
 from tests.worker.launchers.process_launcher import PROGRAM, launcher_of
 from trainyard.base.redaction import OutputMask
+from trainyard.run.fact_types.fact_records import RunFacts
 from trainyard.run.failures import Failure, FailureReason, LoadFailure, Remedy
 from trainyard.run.record_base import to_json
+from trainyard.run.records import MetricRecord
 from worker.launchers.base import Share
-from worker.masking import PART_BYTES, forget_left_secrets, forget_secrets, masked_value
+from worker.masking import (
+    PART_BYTES,
+    forget_left_secrets,
+    forget_secrets,
+    masked_lines,
+    masked_value,
+)
 from worker.node.files import tail
 from worker.node.node_store import WorkerRun
 from worker.supervisor.supervise import run_detached
@@ -171,14 +179,35 @@ def test_unreadable_secrets_end_with_the_files_that_may_hold_them(run: WorkerRun
 
 
 def test_records_stay_readable(run: WorkerRun) -> None:
-    run.delivered.write_text(json.dumps({"A": "checkpoint", "B": "message_", "C": TOKEN}))
+    run.delivered.write_text(json.dumps({"A": "checkpoint", "B": "data_digest", "C": TOKEN}))
     run.spec.write_text('{"name": "checkpoint"}')
-    record = {"kind": "checkpoint_committed", "message_": TOKEN[-9:] + " x", "step": 1}
+    record = {"kind": "checkpoint_settled", "data_digest": TOKEN[-9:] + " x", "step": 1}
     run.events.write_text(f"{json.dumps(record)}\n" * 30_000)
     forget_secrets(run)
     assert run.spec.read_text() == '{"name": "checkpoint"}'
     found = set(run.events.read_text().splitlines())
-    assert [json.loads(each) for each in found] == [record | {"message_": "********* x"}]
+    assert [json.loads(each) for each in found] == [record | {"data_digest": "********* x"}]
+
+
+def test_a_commit_stays_whole() -> None:
+    """A secret may be a word that is part of a path, such as the name of a user of a database."""
+    mask = OutputMask(["trainyard"])
+    commit = b'{"kind":"checkpoint_committed","data":{"path":"/trainyard/01/step-5"}}\n'
+    other = b'{"kind":"save_failed","data":{"error":"checkpoint_committed trainyard"}}\n'
+    torn = b'{"kind":"checkpoint_committed","error":"trainyard\n'
+    masked = masked_lines(commit + other + torn + commit, mask)
+    hidden = (other + torn).replace(b"trainyard", b"*" * 9)
+    assert masked == commit + hidden + commit
+
+
+def test_names_of_values_are_masked() -> None:
+    mask = OutputMask(["correcthorse", "data_digest"])
+    record = MetricRecord(step=1, time=1.0, values={"correcthorse": 1.0}, data_digest="ab")
+    masked = masked_lines(to_json(record).encode() + b"\n", mask)
+    assert json.loads(masked)["values"] == {"*" * 12: 1.0}
+    assert json.loads(masked)["data_digest"] == "ab"
+    facts = masked_value(RunFacts(config={"correcthorse": 1}), mask)
+    assert facts.config == {"*" * 12: 1}
 
 
 def test_a_run_of_a_periodic_value_is_masked(run: WorkerRun) -> None:

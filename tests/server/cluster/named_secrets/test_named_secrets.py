@@ -112,6 +112,15 @@ def test_a_deleted_secret_continues_its_numbers(ada: TestClient) -> None:
     assert put(ada, "hf").json()["versions"] == [2]
 
 
+def test_a_list_survives_a_deletion_between_its_queries(ada: TestClient, context: Context) -> None:
+    put(ada, "a")
+    put(ada, "b")
+    with context.database.write() as connection:
+        first = select(secrets.c.id).where(secrets.c.name == "a").scalar_subquery()
+        connection.execute(delete(secret_versions).where(secret_versions.c.secret_id == first))
+    assert list(listed(ada)) == ["b"]
+
+
 def test_old_versions_are_deleted(ada: TestClient, context: Context) -> None:
     for number in range(VERSIONS_KEPT + 2):
         put(ada, "hf", f"value number {number}")
