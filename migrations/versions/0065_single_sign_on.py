@@ -23,6 +23,7 @@ def upgrade() -> None:
         )
     op.add_column("tokens", sa.Column("suspended_at", sa.DateTime(timezone=True)))
     op.add_column("sessions", sa.Column("issuer_session", sa.String(200)))
+    op.create_index("ix_sessions_issuer_session", "sessions", ["issuer_session"])
 
 
 def _create_identities() -> None:
@@ -33,7 +34,6 @@ def _create_identities() -> None:
         sa.Column("user_id", sa.String(26), nullable=False),
         sa.Column("refresh_token", sa.Text()),
         sa.Column("refresh_at", sa.DateTime(timezone=True)),
-        sa.Column("groups_at", sa.DateTime(timezone=True), nullable=False),
         sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
         sa.ForeignKeyConstraint(["user_id"], ["users.id"], name="fk_identities_user_id_users"),
         sa.PrimaryKeyConstraint("issuer", "subject", name="pk_identities"),
@@ -94,7 +94,6 @@ def _create_device_logins() -> None:
         sa.Column("scopes", sa.Text()),
         sa.Column("lifetime_seconds", sa.Integer(), nullable=False),
         sa.Column("state", sa.String(16), nullable=False),
-        sa.Column("user_id", sa.String(26)),
         sa.Column("session_id", sa.String(26)),
         sa.Column("polled_at", sa.DateTime(timezone=True)),
         sa.Column("pause_seconds", sa.Integer(), nullable=False),
@@ -102,7 +101,6 @@ def _create_device_logins() -> None:
         sa.CheckConstraint(
             "state IN ('pending', 'approved', 'denied')", name=op.f("ck_device_logins_state")
         ),
-        sa.ForeignKeyConstraint(["user_id"], ["users.id"], name="fk_device_logins_user_id_users"),
         sa.PrimaryKeyConstraint("device_hash", name="pk_device_logins"),
         sa.UniqueConstraint("code_hash", name="uq_device_logins_code_hash"),
     )

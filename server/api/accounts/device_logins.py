@@ -178,7 +178,6 @@ def decide(
         check_token_request(device.token_request(context.now()), actor)
     values = {
         "state": DeviceState.APPROVED if approved else DeviceState.DENIED,
-        "user_id": actor.owner_id,
         "session_id": actor.session_id,
     }
     with context.database.write() as connection:

@@ -103,13 +103,10 @@ def note_login(
     it can learn that the person has left.
     """
     now, its = context.now(), identities.c.user_id == user_id
-    values: dict[str, Any] = {"groups_at": now}
     if person.refresh_token is not None:  # without a new one, the former one may still be valid
-        values["refresh_token"] = context.secrets.seal_text(
-            person.refresh_token, purpose=REFRESH_TOKEN
-        )
-        values["refresh_at"] = now + REFRESH_PAUSE
-    connection.execute(update(identities).where(its).values(values))
+        sealed = context.secrets.seal_text(person.refresh_token, purpose=REFRESH_TOKEN)
+        values = {"refresh_token": sealed, "refresh_at": now + REFRESH_PAUSE}
+        connection.execute(update(identities).where(its).values(values))
     stored = connection.scalar(select(identities.c.refresh_token).where(its))
     theirs = (tokens.c.user_id == user_id) & tokens.c.by_issuer
     connection.execute(update(tokens).where(theirs).values(suspended_at=None))
@@ -202,7 +199,6 @@ def _add_identity(
         "issuer": issuer.url,
         "subject": person.subject,
         "user_id": user_id,
-        "groups_at": context.now(),
         "created_at": context.now(),
     }
     connection.execute(insert(identities).values(row))

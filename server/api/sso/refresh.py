@@ -161,12 +161,10 @@ def _hold(connection: Connection, identity: StoredIdentity) -> bool:
 def _store(
     context: Context, connection: Connection, identity: StoredIdentity, *, person: IssuedPerson
 ) -> None:
-    values: dict[str, object] = {"groups_at": context.now()}
     if person.refresh_token is not None:
-        values["refresh_token"] = context.secrets.seal_text(
-            person.refresh_token, purpose=REFRESH_TOKEN
-        )
-    connection.execute(update(identities).where(_is(identity)).values(values))
+        sealed = context.secrets.seal_text(person.refresh_token, purpose=REFRESH_TOKEN)
+        changed = update(identities).where(_is(identity)).values(refresh_token=sealed)
+        connection.execute(changed)
     store_groups(
         context,
         connection,
@@ -182,7 +180,7 @@ def _leave(context: Context, connection: Connection, identity: StoredIdentity) -
     Tokens only stop counting, because a lost reply of the issuer has the same effect: with the next
     login they count again.
     """
-    ended = {"refresh_token": None, "refresh_at": None, "groups_at": context.now()}
+    ended = {"refresh_token": None, "refresh_at": None}
     connection.execute(update(identities).where(_is(identity)).values(ended))
     of_user, now = identity.user_id, context.now()
     suspend_tokens(connection, (tokens.c.user_id == of_user) & tokens.c.by_issuer, now)

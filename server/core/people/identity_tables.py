@@ -33,7 +33,6 @@ identities = Table(
     Column("user_id", ID, ForeignKey("users.id"), nullable=False, unique=True),
     Column("refresh_token", Text),  # encrypted; null if the issuer gave none, or has refused it
     Column("refresh_at", UtcDateTime, index=True),  # time of the next refresh; null without a token
-    Column("groups_at", UtcDateTime, nullable=False),  # time at which the issuer gave the groups
     Column("created_at", UtcDateTime, nullable=False),
 )
 
@@ -86,7 +85,6 @@ device_logins = Table(
     Column("scopes", Json),  # requested permissions; null for a token without scopes
     Column("lifetime_seconds", Integer, nullable=False),  # of the token
     Column("state", choice(DeviceState), nullable=False),
-    Column("user_id", ID, ForeignKey("users.id")),  # who has decided; null while pending
     Column("session_id", ID),  # session that has decided
     Column("polled_at", UtcDateTime),
     Column("pause_seconds", Integer, nullable=False),  # minimum pause between two polls

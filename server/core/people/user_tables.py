@@ -69,7 +69,7 @@ sessions = Table(
     Column(
         "by_issuer", Boolean, nullable=False, server_default=false()
     ),  # opened by single sign-on
-    Column("issuer_session", String(200)),  # the issuer's id of its own session (`sid`)
+    Column("issuer_session", String(200), index=True),  # the issuer's id of its own session (`sid`)
     Index(None, "user_id", "id"),
     Index(None, "token_id"),
 )
