@@ -30,6 +30,8 @@ REFRESH_PAUSE = timedelta(minutes=30)
 LOGIN_WITHOUT_TOKEN = timedelta(hours=12)
 """Lifetime of a session without a refresh token: the server cannot learn that the person has left.
 """
+MAX_GROUPS_IN_LOG = 20
+"""Maximum number of names of groups in one line of the log."""
 MAX_NAME = 64
 MAX_NUMBER = 20
 """Largest number that is added to a taken name; after that, the addition is random."""
@@ -161,7 +163,20 @@ def _check_sign_up(context: Context, connection: Connection, person: IssuedPerso
     in_group = rule == "groups" and have_role(connection, context.settings, person.groups or ())
     if rule != "anyone" and not in_group:
         detail = f"TRAINYARD_OIDC_SIGN_UP={rule}, and {person.subject!r} has no user"
+        if rule == "groups":
+            detail += f" and {_groups_in_words(context, person)}"
         raise LoginError(LoginFault.SIGN_UP, detail)
+
+
+def _groups_in_words(context: Context, person: IssuedPerson) -> str:
+    """Return for the log why no group of a person gives a role."""
+    if person.groups is None:
+        return (
+            f"no claim {context.settings.oidc_groups_claim!r}: add it to the client, or the scope "
+            "that gives it to TRAINYARD_OIDC_SCOPES"
+        )
+    named = ", ".join(map(repr, person.groups[:MAX_GROUPS_IN_LOG])) or "none"
+    return f"no group with a role here; the issuer gave {named}"
 
 
 def _create_user(context: Context, connection: Connection, person: IssuedPerson) -> str:

@@ -17,6 +17,7 @@ from server.cluster.named_secrets.queries import (
     secret_view,
 )
 from server.cluster.projects.queries import lock_project
+from server.core.audit.request_rows import note_change
 from server.core.context import Context
 from server.core.errors import ConflictError, InvalidRequestError
 from server.core.events.store import NewEvent, append_event
@@ -186,6 +187,7 @@ def _put(
             created_by=by.name,
         )
     )
+    note_change(after={"name": name, "version": version})
     stored = Secret.one(connection, Secret.select().where(secrets.c.id == secret_id))
     view = secret_view(connection, stored)
     return view.model_copy(update={"warning": short_value_warning(value)})
@@ -210,3 +212,4 @@ def _delete(context: Context, connection: Connection, holder: SecretHolder, *, n
     connection.execute(delete(secret_versions).where(secret_versions.c.secret_id == secret.id))
     gone = update(secrets).where(secrets.c.id == secret.id)
     connection.execute(gone.values(deleted_at=context.now()))
+    note_change(before={"name": name, "version": secret.version})

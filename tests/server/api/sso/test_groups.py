@@ -338,9 +338,16 @@ def test_groups_of_the_settings_give_roles_in_the_cluster(
     assert "join" not in [each["kind"] for each in listed], "an operator admits no nodes"
 
 
-def test_a_person_in_no_mapped_group_gets_no_user(person: Persons) -> None:
+def test_a_person_in_no_mapped_group_gets_no_user(
+    person: Persons, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The log names the setting that an operator forgot."""
     stranger = person("stranger", groups=["unmapped"])
     assert stranger.log_in() == "/login?error=sign_up"
+    assert "no group with a role here; the issuer gave 'unmapped'" in caplog.text
+    assert person("loner").log_in() == "/login?error=sign_up"
+    assert "no claim 'groups'" in caplog.text
+    assert "TRAINYARD_OIDC_SCOPES" in caplog.text
 
 
 def test_groups_in_odd_forms(person: Persons, context: Context) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Annotated
 
 import typer
-from rich.console import RenderableType
+from rich.console import Group, RenderableType
 from rich.text import Text
 
 from trainyard.cli import formats
@@ -18,7 +19,7 @@ from trainyard.cli.table import Listing
 from trainyard.client.errors import UsageError
 from trainyard.client.sdk import Client
 from trainyard.protocol.rest.access import TokenView
-from trainyard.protocol.rest.projects import ProjectRole
+from trainyard.protocol.rest.projects import ProjectRole, ProjectView
 from trainyard.protocol.user_accounts.members import MemberView, ServiceAccountView
 from trainyard.protocol.user_accounts.single_sign_on import GroupView
 from trainyard.spec.job import DEFAULT_PROJECT
@@ -89,8 +90,8 @@ def members(
                     "`trainyard members remove USER`, `trainyard members everyone viewer` or "
                     "`trainyard members limits --max-slots 8`.",
                 )
-        shown = list(yard.members(project))
-    emit(shown, draw_members, as_json=json)
+        shown, of = list(yard.members(project)), yard.project(project)
+    emit(shown, partial(draw_members, project=of), as_json=json)
 
 
 def groups(
@@ -188,10 +189,14 @@ def service_accounts(
     emit(shown, draw_service_accounts, as_json=json)
 
 
-def draw_members(shown: Sequence[MemberView]) -> RenderableType:
-    """Return the table of members."""
+def draw_members(shown: Sequence[MemberView], *, project: ProjectView) -> RenderableType:
+    """Return the table of members, and what holds for all users of the project."""
+    most = ("slots", project.member_max_slots), ("running jobs", project.member_max_running)
+    limits = ", ".join(f"{number} {name}" for name, number in most if number is not None)
+    words = f"Role of everyone: {project.everyone or NONE}. Limits of each user: {limits or NONE}."
+    everyone = Text(words)
     if not shown:
-        return Text("No members; the role of everyone may still give access.")
+        return Group(Text("No members."), everyone)
     rows = Listing(
         *("NAME", "ROLE", "KIND", "SLOTS", "RUNNING", "SINCE"), right=("SLOTS", "RUNNING")
     )
@@ -204,7 +209,7 @@ def draw_members(shown: Sequence[MemberView]) -> RenderableType:
             _use(member.running_jobs, member.effective_max_running),
             formats.date(member.since),
         )
-    return rows
+    return Group(rows, everyone)
 
 
 def draw_groups(shown: Sequence[GroupView]) -> RenderableType:

@@ -21,8 +21,11 @@ def test_members_are_added_and_removed(run: Run, yard: Yard) -> None:
     assert listed(run, "members", "add", "ada", "member", *of_vision) == {"ada": "member"}
     assert listed(run, "members", "add", "ada", "viewer", *of_vision) == {"ada": "viewer"}
     assert run("members", *of_vision).stdout.splitlines()[1].split()[:2] == ["ada", "viewer"]
-    run("members", "everyone", "viewer", *of_vision)
-    run("members", "everyone", "none", *of_vision)
+    for role in ("viewer", "none"):
+        shown = run("members", "everyone", role, *of_vision).stdout
+        assert f"Role of everyone: {role}. Limits of each user: none." in shown
+    shown = run("members", "limits", "--max-slots", "8", "--max-running", "2", *of_vision).stdout
+    assert shown.endswith("Limits of each user: 8 slots, 2 running jobs.\n")
     assert listed(run, "members", "remove", "ada", *of_vision) == {}
     wrong = run("members", "add", "ada", "owner", *of_vision)
     assert wrong.exit_code == 2
