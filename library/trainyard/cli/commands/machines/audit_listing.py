@@ -135,9 +135,15 @@ def _change(row: AuditRow) -> str:
     before, after = row.before or {}, row.after or {}
     parts = []
     for name in [*before, *(each for each in after if each not in before)]:
-        old, new = before.get(name), after.get(name)
+        old, new = _value(before.get(name)), _value(after.get(name))
         if name not in after or name not in before:
             parts.append(f"{name}={old if name in before else new}")
         elif old != new:
             parts.append(f"{name}: {old} -> {new}")
     return ", ".join(parts)
+
+
+def _value(value: object) -> str:
+    if isinstance(value, list | tuple):
+        return " ".join(map(str, value))
+    return "none" if value is None else str(value)
