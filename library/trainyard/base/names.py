@@ -15,6 +15,7 @@ USER_NAME = r"^[a-z0-9][a-z0-9._-]{0,63}$"
 MEMBER_NAME = r"^[a-z0-9][a-z0-9._-]{0,63}(@[A-Za-z0-9][A-Za-z0-9._-]*)?$"
 """Name of a person, or of a service account with its project."""
 EMAIL = r"^[!-?A-~]+@[!-?A-~]+$"
+UNIX_ACCOUNT = r"^[A-Za-z_][A-Za-z0-9._-]{0,31}$"
 
 LEGAL = {
     NAME: "letters, digits, '.', '_' and '-', beginning with a letter or a digit",
@@ -25,6 +26,7 @@ LEGAL = {
     "at most 64",
     MEMBER_NAME: "the name of a user, such as 'ada', or of a service account, such as "
     "'nightly@vision'",
+    UNIX_ACCOUNT: "letters, digits, '.', '_' and '-', beginning with a letter or '_', at most 32",
     EMAIL: "one '@' between printable ASCII characters, without spaces",
 }
 """Description of the legal characters, by pattern."""

@@ -20,6 +20,7 @@ from trainyard.protocol.node_sources.messages import PilotIdentity
 from trainyard.protocol.operations import OperationOutcome, OperationProgress, OperationTask
 from trainyard.protocol.shell_sessions.messages import ShellOrder
 from trainyard.protocol.states import DesiredState
+from trainyard.protocol.user_accounts.views import UnixAccount
 from trainyard.run.fact_types.fact_records import RunFacts
 from trainyard.run.records import ExitRecord, Heartbeat, Request, RequestAnswer
 from trainyard.spec.job import JobSpec
@@ -52,7 +53,13 @@ ARTIFACTS = "artifacts"
 SPOOL_FILE_PATTERN = rf"^(metrics|events|{EVENT_FILES}|{ARTIFACTS}|(metrics|log):\d{{1,9}})$"
 
 
-Isolation = Literal["user", "namespace", "none"]
+Isolation = Literal["user", "namespace", "owner", "none"]
+MAX_ACCOUNTS = 1000
+"""Maximum number of Unix accounts that a node looks up for the server."""
+UNLESS_NULL = Field(exclude_if=lambda value: value is None)
+"""Omits a null field, because workers and servers of version 1.0 refuse unknown fields."""
+AccountAnswer = Annotated[int, Field(strict=True, ge=1)] | Annotated[Text, Field(max_length=200)]
+"""User id of a Unix account on a node, or why it is unusable there, such as `has no account`."""
 
 
 class Hardware(RecordModel):
@@ -73,8 +80,8 @@ class Hardware(RecordModel):
     """Memory of the host, or the worker's cgroup limit if it is lower."""
     isolation: Isolation = "none"
     """Isolation of a node's files from ranks. `user`: each attempt runs as a Unix user of its own.
-    `namespace`: as `user`, but with the users of a user namespace. `none`: a job's code can read
-    the node's token."""
+    `namespace`: as `user`, but with the users of a user namespace. `owner`: each attempt runs under
+    the Unix account of the job's owner. `none`: a job's code can read the node's token."""
     accelerators: Annotated[tuple[Accelerator, ...], Field(max_length=MAX_ACCELERATORS)] = ()
     """Device of each slot, in the order of the slots. Empty on a node with CPU slots, or if the
     worker does not list devices."""
@@ -179,6 +186,12 @@ class NodeHeartbeat(RecordModel):
     first reply."""
     ends_at: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
     """End of the node's allocation, as Unix time; absent if unknown."""
+    accounts: Annotated[
+        Annotated[dict[UnixAccount, AccountAnswer], Field(max_length=MAX_ACCOUNTS)] | None,
+        UNLESS_NULL,
+    ] = None
+    """Answers about the Unix accounts in the last reply, by name; null unless the node's isolation
+    is `owner`."""
 
 
 class NodeHeartbeatReply(RecordModel):
@@ -189,6 +202,9 @@ class NodeHeartbeatReply(RecordModel):
     which of these attempts have ended."""
     time: float
     """Unix time of the database's clock at this reply; all servers share this clock."""
+    accounts: Annotated[tuple[str, ...] | None, UNLESS_NULL] = None
+    """Unix accounts to look up; the next heartbeat has the answers. Null unless the node's
+    isolation is `owner`."""
 
 
 class EndedJobsRequest(RecordModel):
@@ -248,6 +264,8 @@ class ClaimReply(RecordModel):
     """Time without a report after which the node counts as unreachable."""
     report_seconds: float
     """Maximum time between two reports."""
+    account: Annotated[str | None, UNLESS_NULL] = None
+    """Unix account of the job's owner; null without one, and unless the isolation is `owner`."""
 
 
 class Chunk(RecordModel):
@@ -356,6 +374,8 @@ class OperationClaimReply(RecordModel):
     """Fencing number of this claim; the server refuses reports with another number."""
     report_seconds: float
     """Maximum time between two reports."""
+    account: Annotated[str | None, UNLESS_NULL] = None
+    """Unix account of the job's owner; null without one, and unless the isolation is `owner`."""
 
 
 class OperationReport(RecordModel):

@@ -82,7 +82,9 @@ def change(
     user_id: UserId,
     body: Annotated[UserChange, Depends(JsonBody(UserChange))],
 ) -> Response:
-    """Change role, e-mail address or state of a user with permissions that the caller has too.
+    """Change role, e-mail address, state or Unix account of a user.
+
+    The caller needs all permissions of the user, before and after the change.
 
     A disabled user has no access; sessions, tokens, invitations and commands end for good.
     """

@@ -60,6 +60,7 @@ class UserRow(TypedRow):
     project: str | None
     has_ended: Annotated[bool, _HAS_ENDED]
     issuer: Annotated[str | None, _ISSUER]
+    unix_account: str | None
 
 
 def read_user(connection: Connection, user_id: str) -> UserRow:

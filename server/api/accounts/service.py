@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import Connection, insert, update
+from sqlalchemy import Connection, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from server.api.accounts.invitations import NewInvitation, store_invitation
@@ -18,10 +18,13 @@ from server.api.sso.groups import gives_cluster_roles
 from server.api.sso.identities import unlink
 from server.core.audit.request_rows import note_change
 from server.core.context import Context
+from server.core.database.tables import jobs
 from server.core.errors import ConflictError, InvalidRequestError, NotFoundError
+from server.core.people.unix_accounts import check_room_for_account
 from server.core.people.user_tables import users
 from server.core.subject import ADMIN_USER_ID, Actor
 from trainyard.base.problems import Problem
+from trainyard.protocol.states import JobState
 from trainyard.protocol.user_accounts.views import (
     ClusterRole,
     UserChange,
@@ -93,28 +96,31 @@ def invite(context: Context, user_id: str, *, actor: Actor) -> tuple[UserView, N
 
 
 def change_user(context: Context, user_id: str, change: UserChange, *, actor: Actor) -> UserView:
-    """Change role, e-mail address or state of a user; a repeat changes nothing.
+    """Change role, e-mail address, state or Unix account of a user; a repeat changes nothing.
 
     A new role ends the user's open invitation and those that the user made. `disabled` ends all
-    access of the user for good.
+    access of the user for good. Queued jobs of the user wait for nodes with the new account.
 
     Raises:
         NotFoundError: no user has this id.
         InvalidRequestError: the new role or state is null.
         ForbiddenError: the user has, or would have, permissions that the actor does not have.
-        ConflictError: the user is built in, or is the actor, who may not change the own role and
-            state; or the issuer's groups give the role.
+        ConflictError: the user is built in, or is the actor, who may not change the own role, state
+            and Unix account; or the issuer's groups give the role; or another user has the Unix
+            account, or too many users have one.
         UnauthenticatedError: the actor's token has ended meanwhile.
     """
     now = context.now()
+    is_legal_for_service = change.model_fields_set <= {"state", "unix_account"}
     with context.database.write() as connection:
-        only_state = change.model_fields_set <= {"state"}
-        user = _locked(connection, user_id, actor=actor, is_legal_for_service=only_state)
+        user = _locked(connection, user_id, actor=actor, is_legal_for_service=is_legal_for_service)
         hold_token(connection, actor, now)
         check_role(user.role, actor, pointer="path/user_id")
         values = _values(user, change)
-        if user_id == actor.user_id and values.keys() & {"role", "state"}:
-            raise ConflictError("the own role and state cannot be changed; another admin may")
+        if user_id == actor.user_id and values.keys() & {"role", "state", "unix_account"}:
+            raise ConflictError(
+                "the own role, state and Unix account cannot be changed; another admin may"
+            )
         if "role" in values:
             _refuse_role_of_issuer(context, user)
             check_role(values["role"], actor, pointer="/role")
@@ -127,12 +133,34 @@ def change_user(context: Context, user_id: str, change: UserChange, *, actor: Ac
             elif user.has_ended:
                 raise ConflictError(f"{user.name} has ended for good; create another account")
         if values:
-            connection.execute(update(users).where(users.c.id == user_id).values(**values))
-            given = values.keys() - {"disabled_at"}
-            before = {"name": user.name, **{each: getattr(user, each) for each in given}}
-            note_change(before=before, after={each: values[each] for each in given})
+            _store(connection, user, values)
             end_forbidden_commands(connection, now, user_id=user_id)
         return user_view(context, connection, user_id)
+
+
+def _store(connection: Connection, user: UserRow, values: Mapping[str, Any]) -> None:
+    """Store changed fields of a user and their audit row.
+
+    Raises:
+        ConflictError: another user has the Unix account, or too many users have one.
+    """
+    if values.get("unix_account") is not None:
+        check_room_for_account(connection, user.id)
+    try:
+        connection.execute(update(users).where(users.c.id == user.id).values(**values))
+    except IntegrityError:
+        raise ConflictError(
+            f"unix_account={values['unix_account']!r} belongs to another user: an account runs the "
+            "jobs of one user; `trainyard users` shows whose"
+        ) from None
+    given = values.keys() - {"disabled_at"}
+    before = {"name": user.name, **{each: getattr(user, each) for each in given}}
+    note_change(before=before, after={each: values[each] for each in given})
+    if "unix_account" in values:  # the next round computes the demands of these jobs again
+        waits = (jobs.c.owner_id == user.id) & (jobs.c.state == JobState.QUEUED)
+        # By id, as in every statement that locks several jobs.
+        locked = select(jobs.c.id).where(waits).order_by(jobs.c.id).with_for_update()
+        connection.execute(update(jobs).where(jobs.c.id.in_(locked)).values(demand=None))
 
 
 def unlink_user(context: Context, user_id: str, *, actor: Actor) -> None:
@@ -203,6 +231,6 @@ def _values(user: UserRow, change: UserChange) -> dict[str, Any]:
     """
     wanted: Mapping[str, Any] = change.model_dump(exclude_unset=True)
     for name, value in wanted.items():
-        if value is None and name != "email":
+        if value is None and name not in {"email", "unix_account"}:
             raise InvalidRequestError.at(f"/{name}", "is null; omit the field to keep its value")
     return {name: value for name, value in wanted.items() if value != getattr(user, name)}

@@ -163,6 +163,7 @@ EXAMPLES: Examples = {
         "other_role": {"role": "operator"},
         "without_email": {"email": None},
         "disable": {"state": "disabled"},
+        "with_account": {"unix_account": "ada"},
     },
     PasswordChange: {"new": {"current": "correct horse battery", "new": "stapled eleven times"}},
     PasswordLogin: {

@@ -18,6 +18,7 @@ from server.core.context import Context
 from server.core.database.tables import tokens
 from server.core.errors import ConflictError, NotFoundError
 from server.core.events.store import NewEvent, append_event
+from server.core.people.unix_accounts import check_may_act_for
 from server.core.people.visible_projects import check_visible
 from server.core.subject import Actor, Subject
 from server.core.visibility.scope import Scope
@@ -34,7 +35,8 @@ def create_account_token(
     Raises:
         NotFoundError: the actor sees no such project, or the project has no such account.
         ForbiddenError: the actor lacks `members:write` in the project, or the token would have
-            permissions that the actor does not have.
+            permissions that the actor does not have; or the account has a Unix account, and the
+            actor lacks `users:admin`.
         ConflictError: another token of the account has this name, the account has too many, or an
             admin has disabled it.
         UnauthenticatedError: the actor's token has ended meanwhile.
@@ -45,6 +47,7 @@ def create_account_token(
         found = _hold_account(context, connection, account, project=project, actor=actor)
         if found.state != UserState.ACTIVE:
             raise ConflictError(f"{name} is disabled; an admin may enable it")
+        check_may_act_for(connection, found.id, actor=actor)
         _changed(context, connection, found, project=project, token=request.name, actor=actor)
 
     wanted = TokenRequest(

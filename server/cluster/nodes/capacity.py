@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any, NamedTuple, Self
 
 import orjson
-from sqlalchemy import ColumnElement, Connection, Integer, Text, select, type_coerce
+from sqlalchemy import ColumnElement, Connection, Integer, Text, bindparam, select, type_coerce
 
 from server.cluster.nodes.slots import withheld_from_placement
 from server.cluster.placement.demand import LEAVES_WITHIN, OVERDUE_AFTER, Holding, Offer
@@ -39,6 +39,13 @@ TAKES_JOBS = (
     nodes.c.offline_since.is_(None) & nodes.c.drain.is_(None) & nodes.c.notice.is_(None) & IS_SERVED
 )
 """SQL condition that a node is served (`IS_SERVED`), online and not draining."""
+
+_SHARES_ON = (
+    select(attempt_nodes.c.node, type_coerce(attempt_nodes.c.slots, Text))
+    .join(attempts, attempts.c.id == attempt_nodes.c.attempt_id)
+    .where(attempt_nodes.c.node.in_(bindparam("names", expanding=True)))
+)
+_HELD_ON = of_held(_SHARES_ON)
 
 
 @dataclass(frozen=True)
@@ -115,7 +122,7 @@ _HELD = of_held(
 _NODES = select(
     *(nodes.c.name, nodes.c.device, nodes.c.slots, nodes.c.inbox),
     *_as_text(nodes.c.roots, nodes.c.partitions, nodes.c.worker_labels),
-    *_as_text(nodes.c.set_labels, nodes.c.withheld, nodes.c.hardware),
+    *_as_text(nodes.c.set_labels, nodes.c.withheld, nodes.c.hardware, nodes.c.accounts),
 ).where(TAKES_JOBS)
 """Query for the arguments of `_offer`, except the last argument."""
 
@@ -247,7 +254,33 @@ def _offers(
         name = label(share.project, share.job_name)
         shares[share.node].append((name, share.slots, counts, share.state))
     rows = connection.execute(_NODES).all()
-    return [_offer(*row, tuple(sorted(shares.get(row[0], ())))) for row in rows]
+    return _of_one_uid([_offer(*row, tuple(sorted(shares.get(row[0], ())))) for row in rows])
+
+
+def _of_one_uid(offers: list[Offer]) -> list[Offer]:
+    """Refuse an account on all nodes if they have different user ids for its name.
+
+    The server cannot know which node is right, and the files of a job belong to a user id.
+    """
+    by_uid: defaultdict[str, dict[int, str]] = defaultdict(dict)
+    # Equal answers are one object, so a round compares few of them.
+    for offer in {id(offer.accounts): offer for offer in offers}.values():
+        for account, found in (offer.accounts or {}).items():
+            if isinstance(found, int):
+                by_uid[account].setdefault(found, offer.node)
+    refused = {
+        account: "has different user ids ("
+        + ", ".join(f"{uid} on {node}" for uid, node in sorted(nodes_by_uid.items())[:2])
+        + ")"
+        for account, nodes_by_uid in by_uid.items()
+        if len(nodes_by_uid) > 1
+    }
+    if not refused:
+        return offers
+    return [
+        offer if offer.accounts is None else replace(offer, accounts={**offer.accounts, **refused})
+        for offer in offers
+    ]
 
 
 @lru_cache(maxsize=OFFERS_KEPT)
@@ -262,6 +295,7 @@ def _offer(
     set_labels: str,
     withheld: str,
     hardware: str,
+    accounts: str | None,
     held: Sequence[_HeldSlots],
 ) -> Offer:
     """Return the offer of a node, from its stored columns and the shares that hold its slots."""
@@ -287,10 +321,37 @@ def _offer(
         labels={**orjson.loads(worker_labels), **orjson.loads(set_labels)},
         withheld=reasons,
         device_name=orjson.loads(hardware)["device_name"],
+        accounts=None if accounts is None else _answers(accounts),
     )
+
+
+@lru_cache(maxsize=OFFERS_KEPT)
+def _answers(accounts: str) -> Mapping[str, int | str]:
+    """Parse the JSON text of a node's answers about accounts; most nodes have the same answers."""
+    found: dict[str, int | str] = orjson.loads(accounts)
+    return found
 
 
 @lru_cache(maxsize=OFFERS_KEPT)
 def slot_indices(slots: str) -> tuple[int, ...]:
     """Parse the JSON text of a share's slots; cached, because there are few distinct texts."""
     return tuple(orjson.loads(slots))
+
+
+def held_on(
+    connection: Connection, names: Collection[str], *, but_for: Collection[str] = ()
+) -> set[tuple[str, int]]:
+    """Return the held slots on some nodes.
+
+    Args:
+        connection: a transaction.
+        names: the nodes.
+        but_for: ids of jobs that are placed on their kept slots, which do not count as held
+            (docs/lifecycle-sizes.md, 54).
+    """
+    shares = _HELD_ON
+    if but_for:  # rare, so only the common statement is built in advance
+        kept = attempt_nodes.c.state.in_((AttemptNodeState.SPARE, AttemptNodeState.ENDED))
+        shares = of_held(_SHARES_ON.where(~(kept & attempts.c.job_id.in_(but_for))))
+    rows = connection.execute(shares, {"names": list(names)}).all()
+    return {(node, slot) for node, slots in rows for slot in slot_indices(slots)}

@@ -233,6 +233,7 @@ def _store(
         "worker": registration.worker,
         "heartbeat_at": now,
         "offline_since": None,
+        "accounts": {} if hardware.isolation == "owner" else None,  # the worker looks them up again
     }
     if before is not None and _moved(before, registration):
         row["network_checked_at"] = None

@@ -20,6 +20,8 @@ OVERDUE_AFTER = timedelta(minutes=5)
 """Time after which the end of an attempt that should leave counts as unknown, because its save may
 hang. The time starts at the order to leave, or when the end was first expected within
 `LEAVES_WITHIN`; in the latter case, it is `LEAVES_WITHIN` for an attempt with `overtook_at`."""
+NO_ACCOUNT = ""
+"""Account of an operation that runs under a user without an account on every node."""
 CAUTION = 2
 """Factor on the expected duration of a job that is backfilled on this estimate alone."""
 
@@ -58,6 +60,8 @@ class Demand:
     spare_nodes: int = 0
     """Number of spare nodes to reserve, each with as many slots as the job has on one of its
     `nodes`."""
+    account: str | None = None
+    """Unix account of the job's owner; None without one. A build runs under `NO_ACCOUNT`."""
 
     @property
     def slots(self) -> int:
@@ -91,11 +95,24 @@ class Offer:
     """Reasons for withholding slots, by index of the slot."""
     device_name: str = ""
     """Name of the node's hardware."""
+    accounts: Mapping[str, int | str] | None = None
+    """User ids of Unix accounts on the node, by account, or why the node cannot run jobs under the
+    account; no entry before the node has looked the account up. None if the node needs no accounts.
+    """
 
     @cached_property
     def indices(self) -> frozenset[int]:
         """Indices of all slots, except withheld ones."""
         return frozenset(range(self.slots + len(self.withheld))) - self.withheld.keys()
+
+    def why_not_as(self, account: str | None) -> str | None:
+        """Return why the node cannot run jobs under a Unix account; None if it can."""
+        if self.accounts is None or account == NO_ACCOUNT:
+            return None
+        if account is None:
+            return "has no Unix account"
+        found = self.accounts.get(account, "is not looked up yet")
+        return found if isinstance(found, str) else None
 
     @cached_property
     def by_free(self) -> tuple[int, str]:

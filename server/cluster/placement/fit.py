@@ -59,6 +59,7 @@ def eligible_for(demand: Demand, offers: Sequence[Offer]) -> list[Offer]:
         and (device == "auto" or device == offer.device)
         and not (excluded and offer.node in excluded)
         and (not selects or has_labels(demand, offer))
+        and (offer.accounts is None or offer.why_not_as(demand.account) is None)
         and offer.roots.keys() >= roots
         and (storage is None or offer.roots.get(storage[0]) == storage[1])
     ]
@@ -73,6 +74,7 @@ def groups(demand: Demand, offers: Sequence[Offer]) -> list[list[Offer]]:
     """Return the sets of nodes that one attempt may span.
 
     The nodes of a set have the same kind of device, the same fabric and the same storage roots.
+    Either all of them or none run jobs under the accounts of owners.
     """
     eligible = eligible_for(demand, offers)
     if demand.device == "auto" and any(offer.device == "cuda" for offer in eligible):
@@ -82,7 +84,8 @@ def groups(demand: Demand, offers: Sequence[Offer]) -> list[list[Offer]]:
         eligible = [o for offer in eligible if (o := offer.without_partitions()).slots > 0]
     groups: dict[tuple[str, ...], list[Offer]] = {}
     for offer in eligible:
-        key = (offer.device, offer.fabric, *[offer.roots[root] for root in demand.roots])
+        as_owner = "" if offer.accounts is None else "owner"
+        key = (offer.device, offer.fabric, as_owner, *[offer.roots[root] for root in demand.roots])
         groups.setdefault(key, []).append(offer)
     return [groups[key] for key in sorted(groups)]
 

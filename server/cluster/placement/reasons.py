@@ -75,7 +75,7 @@ def _needs(demand: Demand, *, unit: int = 1) -> str:
 def _missing(demand: Demand, offers: Sequence[Offer]) -> str:
     """Return the first need that no node meets.
 
-    The needs are checked in the order slots, labels, exclusions, roots, storage.
+    The needs are checked in the order slots, labels, exclusions, accounts, roots, storage.
 
     If some nodes meet all of these needs, the demand waits because it needs several slots and all
     GPUs of these nodes are divided.
@@ -97,11 +97,30 @@ def _missing(demand: Demand, offers: Sequence[Offer]) -> str:
         labels = f"has the labels {in_words(dict(demand.node_selector))} and "
         which = labels if demand.node_selector else ""
         return f"{such}{which}is not in resources.exclude_nodes"
+    refusing = [offer for offer in able if offer.why_not_as(demand.account) is not None]
+    if len(refusing) == len(able):
+        return f"{such}{_without_account(demand.account, refusing)}"
+    able = [offer for offer in able if offer not in refusing]
     unseen = [root for root in demand.roots if all(root not in offer.roots for offer in able)]
     if unseen or all(set(demand.roots) - offer.roots.keys() for offer in able):
         roots = unseen or demand.roots
         return f"{such}sees the root{'' if len(roots) == 1 else 's'} {', '.join(roots)}"
     return f"{such}sees its checkpoints"
+
+
+def _without_account(account: str | None, refusing: Sequence[Offer], most: int = 3) -> str:
+    """Return why no node can run jobs of an owner with this Unix account, or without one."""
+    if account is None:
+        return (
+            "runs jobs of an owner without a Unix account; an admin sets it with `trainyard users "
+            "change NAME --unix-account ACCOUNT`"
+        )
+    by_why: dict[str, list[Offer]] = {}
+    for offer in sorted(refusing, key=lambda offer: offer.node):
+        by_why.setdefault(str(offer.why_not_as(account)), []).append(offer)
+    found = [f"{account} {why} on {_names(by_why[why], last='and')}" for why in by_why]
+    more = [f"{len(found) - most} other reasons"] if len(found) > most else []
+    return f"runs jobs under the account {account}: {'; '.join([*found[:most], *more])}"
 
 
 def _by_node(slots: Iterable[int]) -> str:
@@ -139,8 +158,8 @@ def _withheld(offers: Sequence[Offer], most: int = 2) -> list[str]:
     return [*found[:most], *more]
 
 
-def _names(offers: Sequence[Offer], most: int = 3) -> str:
+def _names(offers: Sequence[Offer], most: int = 3, *, last: str = "or") -> str:
     names = sorted(offer.node for offer in offers)
     more = [f"{len(names) - most} others"] if len(names) > most else []
     listed = [*names[:most], *more]
-    return f"{', '.join(listed[:-1])} or {listed[-1]}" if len(listed) > 1 else listed[0]
+    return f"{', '.join(listed[:-1])} {last} {listed[-1]}" if len(listed) > 1 else listed[0]

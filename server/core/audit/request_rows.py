@@ -38,7 +38,7 @@ FIELDS = frozenset(
             "group",
         ),
         *("description", "weight", "max_slots", "max_running", "slot_hours_per_month"),
-        *("world_size", "checkpoint_id", "until_seq", "rows", "revoked", "version"),
+        *("world_size", "checkpoint_id", "until_seq", "rows", "revoked", "version", "unix_account"),
     }
 )
 """Fields that `before` and `after` may have. A field with a secret never enters this list."""

@@ -211,6 +211,8 @@ class Attempt(TypedRow):
     runs_until: datetime | None
     ordered_at: datetime | None
     secrets: list[dict[str, Any]] | None
+    owner_id: str | None
+    account: str | None
     provenance: dict[str, object] | None
     continuity: Continuity | None
     save_failed: SaveFailed | None
@@ -335,6 +337,7 @@ class Operation(OperationHead):
     """An operation with its task."""
 
     actor: str
+    account: str | None
     stored_task: Annotated[StoredRecord[OperationTask], tables.operations.c.task]
     storage: str | None
     progress: OperationProgress | None

@@ -148,8 +148,8 @@ attempts = Table(
     # Backfilled on an estimate alone, so jobs that waited at that time preempt the attempt.
     Column("gives_way", Boolean, nullable=False, default=False, server_default="0"),
     Column("preempted", Text),  # why the attempt must leave although its job continues
-    # Versions of secrets that all its nodes get (`DeliveredSecret`, with ids); null without any.
-    Column("secrets", Json),
+    Column("secrets", Json),  # versions that all its nodes get (`DeliveredSecret`, with ids)
+    *(Column("owner_id", ID), Column("account", String(32))),  # of the job when placed
     Column("provenance", Json),
     Column("continuity", Record(Continuity)),
     Column("save_failed", Record(SaveFailed)),
@@ -233,6 +233,7 @@ nodes = Table(
     Column("registered_at", UtcDateTime, nullable=False, index=True),
     Column("heartbeat_at", UtcDateTime, nullable=False),
     Column("offline_since", UtcDateTime),
+    Column("accounts", Json),  # account -> user id, or why unusable; null unless it uses accounts
 )
 
 events = Table(
@@ -322,6 +323,7 @@ operations = Table(
     Column("project", String(80)),  # of the job; null for a job that an older version deleted
     Column("checkpoint_id", String(200)),
     Column("actor", String(100), nullable=False),
+    *(Column("owner_id", ID), Column("account", String(32))),  # of the job; account on `node`
     Column("reason", Text, nullable=False),
     Column("task", Lazy(OperationTask), nullable=False),
     Column("storage", String(64)),  # UUID of the storage root of the operation

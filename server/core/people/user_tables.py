@@ -37,6 +37,7 @@ users = Table(
     Column("disabled_at", UtcDateTime),
     Column("kind", choice(UserKind), nullable=False, server_default=UserKind.PERSON.value),
     Column("project", String(80)),  # project of a service account; null for persons
+    Column("unix_account", String(32), unique=True, index=True),  # on nodes that run jobs as owners
     one_of("role", ClusterRole),
     one_of("state", UserState),
 )

@@ -274,6 +274,7 @@ def _reply(
         addresses=addresses,
         lease_seconds=context.settings.lease_seconds,
         report_seconds=context.settings.report_seconds,
+        account=attempt.account,
     )
 
 

@@ -23,6 +23,7 @@ from server.core.database.tables import attempt_nodes, nodes
 from server.core.errors import ConflictError, NotFoundError, RefusalError
 from server.core.events.store import NewEvent, append_events
 from server.core.leases import NODE_LEASES
+from server.core.people.unix_accounts import read_needed_accounts
 from server.core.subject import Actor, Subject
 from server.jobs.attempts.finish import end_nodes
 from server.jobs.attempts.launch import locked_share
@@ -123,8 +124,14 @@ def _replies(
             held[node].append(attempt_id)
     # The time is that of the database, because the clocks of server processes differ.
     time = rows[0][0].timestamp()
+    as_owner = {each.node for each in heartbeats if each.accounts is not None}
+    accounts = read_needed_accounts(connection) if as_owner else ()
     return {
-        each.node: NodeHeartbeatReply(expected=tuple(held[each.node]), time=time)
+        each.node: NodeHeartbeatReply(
+            expected=tuple(held[each.node]),
+            time=time,
+            accounts=accounts if each.node in as_owner else None,
+        )
         for each in heartbeats
     }
 
@@ -190,6 +197,7 @@ def _noted(
         "clock_skew_seconds": skew,
         "clock_is_wrong": wrong,
         "withheld": withheld,
+        "accounts": heartbeat.accounts,
         "ends_at": before.ends_at if heartbeat.ends_at is None else _end(heartbeat.ends_at),
     }
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from sqlalchemy import Connection, update
+from sqlalchemy import Connection, select, update
 
 from server.api.auth.endings import write_as
 from server.core.context import Context
 from server.core.database.rows import Checkpoint, CheckpointHead, JobHead
-from server.core.database.tables import checkpoints
+from server.core.database.tables import checkpoints, jobs
 from server.core.errors import ConflictError, InvalidRequestError
 from server.core.events.store import NewEvent, append_event
+from server.core.people.unix_accounts import check_may_act_for
 from server.core.subject import Actor, Subject
 from server.core.visibility.scope import HIDDEN_JOB
 from server.jobs.attempts.launch import submitted_spec
@@ -129,11 +130,14 @@ def sample(context: Context, checkpoint_id: str, request: SampleRequest, *, acto
 
     Raises:
         NotFoundError: no checkpoint has this id.
+        ForbiddenError: the job's owner has a Unix account, which the actor may not use.
         ConflictError: the checkpoint is being deleted or is damaged, a program saved it, or its
             model is code that may not run here.
     """
     with write_as(context, actor) as connection:
         job, checkpoint = locked_to_stay(connection, checkpoint_id, scope=actor.scope)
+        owner_id = connection.scalar(select(jobs.c.owner_id).where(jobs.c.id == job.id))
+        check_may_act_for(connection, str(owner_id), actor=actor)
         _check_whole(checkpoint)
         spec = submitted_spec(connection, job.id)
         _refuse_program(checkpoint, spec)

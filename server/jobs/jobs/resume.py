@@ -20,6 +20,7 @@ from server.core.database.tables import attempts, checkpoints, jobs
 from server.core.errors import ConflictError, InvalidRequestError, NotFoundError
 from server.core.events.store import NewEvent, append_event
 from server.core.lifecycle import Move, job_to, lock_own_job, move
+from server.core.people.unix_accounts import account_of, check_may_act_for
 from server.core.subject import SCHEDULER, Actor, Subject
 from server.core.visibility.scope import Scope
 from server.jobs.attempts.launch import newest_attempt_id
@@ -91,6 +92,7 @@ def options(context: Context, job_id: str, *, scope: Scope) -> ResumeOptions:
         offers = read_offers(connection, without_job=job_id)
         slots = known_slots(connection)
         predictor = predictor_of(connection, baseline.effective)
+        account = account_of(connection, job.owner_id)
     spec = baseline.effective
     demand = Demand(
         1,
@@ -99,6 +101,7 @@ def options(context: Context, job_id: str, *, scope: Scope) -> ResumeOptions:
         roots=roots_of(spec),
         node_selector=tuple(sorted(spec.resources.node_selector.items())),
         exclude_nodes=tuple(sorted({*spec.resources.exclude_nodes})),
+        account=account,
     )
     views = []
     sizes = _world_sizes(offers)
@@ -160,7 +163,8 @@ def resume(
         ConflictError: the job's state forbids a resume, a resize would change nothing, or the
             attempt `running` is no longer running.
         InvalidRequestError: fields of the request disagree, or the job cannot run with them.
-        ForbiddenError: the job brings code or uses secrets, and the actor may not start it.
+        ForbiddenError: the job brings code, uses secrets or runs under the Unix account of its
+            owner, and the actor may not start it.
     """
     if request.dry_run:
         return preview(context, job_id, request, scope=actor.scope)
@@ -175,6 +179,7 @@ def resume(
             actor, context.secrets.restore(prepared.next.effective, job.env), project=job.project
         )
         check_use(context, connection, SecretUse.of_job(job), actor=actor, token_id=job.token_id)
+        check_may_act_for(connection, job.owner_id, actor=actor)
         pending = PendingLaunch(
             cause=AttemptCause.RESIZE if runs else AttemptCause.RESUME,
             actor=actor.name,

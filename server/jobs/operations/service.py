@@ -94,6 +94,7 @@ def queue_operation(
     )
     row = asdict(operation) | {
         "actor": actor.name,
+        "owner_id": select(jobs.c.owner_id).where(jobs.c.id == job.id).scalar_subquery(),
         "reason": reason,
         "task": task,
         "storage": storage or job.storage,
@@ -202,7 +203,7 @@ def repeat_later(
         subject_of(operation, operation.node),
         f"{describe(operation)} {words}: {reason}",
     )
-    values = dict.fromkeys(("node", "sent_at", "given_at", "progress")) | {
+    values = dict.fromkeys(("node", "account", "sent_at", "given_at", "progress")) | {
         "failing": FailedTries(count=count, since=since, reason=reason, next_at=not_before),
         "not_before": not_before,
         "waiting": words,
@@ -250,6 +251,7 @@ def claim_operation(
         storage=operation.storage,
         fence=fence,
         report_seconds=max(context.settings.report_seconds, REPORT_SECONDS),
+        account=operation.account,
     )
 
 

@@ -19,6 +19,7 @@ from server.core.database.tables import attempts, jobs
 from server.core.errors import ConflictError, InvalidRequestError
 from server.core.events.store import NewEvent, append_event
 from server.core.lifecycle import lock_own_job
+from server.core.people.unix_accounts import check_may_act_for
 from server.core.people.user_tables import users
 from server.core.subject import Actor, Subject
 from server.core.visibility.scope import NO_SCOPE
@@ -33,7 +34,8 @@ def transfer(context: Context, job_id: str, name: str, *, actor: Actor) -> None:
 
     Raises:
         NotFoundError: the actor sees no such job.
-        ForbiddenError: the actor lacks `members:write` in the job's project.
+        ForbiddenError: the actor lacks `members:write` in the job's project, or may not use the
+            Unix account of the new owner.
         InvalidRequestError: no active user of this name may submit jobs in the project.
         ConflictError: the job refers to own secrets of its owner.
         UnauthenticatedError: the actor's access has changed meanwhile.
@@ -53,10 +55,12 @@ def transfer(context: Context, job_id: str, name: str, *, actor: Actor) -> None:
         if job.owner_id == owner_id:
             return
         _check_secrets(job)
+        check_may_act_for(connection, owner_id, actor=actor)
         before = connection.scalar(select(users.c.name).where(users.c.id == job.owner_id))
         # The token of the submitter has no rights in the job of another user.
+        # The demand depends on the limits and the Unix account of the owner.
         values: dict[str, Any] = {"owner_id": owner_id, "token_id": None}
-        if job.demand is not None:  # its group may have the limits of the former owner
+        if job.demand is not None:
             values |= {"demand": None, "reason": reason_of_group}
         connection.execute(update(jobs).where(jobs.c.id == job_id).values(**values))
         of_job = select(attempts.c.id).where(attempts.c.job_id == job_id)

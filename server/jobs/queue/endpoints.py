@@ -20,6 +20,7 @@ from server.cluster.projects.service import check_project
 from server.core.context import Context
 from server.core.errors import InvalidRequestError
 from server.core.lifecycle import check_job
+from server.core.people.unix_accounts import account_of
 from server.core.subject import Actor
 from server.core.visibility.job_labels import label
 from server.core.visibility.scope import HIDDEN_JOB
@@ -122,12 +123,12 @@ def what_if(
     """Check a spec as a submission does, and return the job's place in the queue; store nothing."""
     check_spec(context, spec, rules=check_new_job)
     check_world_size(context, spec.resources.world_size, pointer="/resources/world_size")
-    demand = demand_of(spec, Overrides(), spec.layout(), bound=None)
     priority, now = spec.resources.priority, context.now()
     with context.database.read() as connection:
         reads, scope = Permission.JOBS_READ, principal.scope
         check_project(connection, spec.project, scope=scope, permission=reads)
         check_hardware(connection, spec)
+        account = account_of(connection, principal.actor.owner_id)
         check_places(connection, spec, scope=scope)
         if spec.pack is not None:
             check_pack(connection, spec.pack, actor=principal.actor)
@@ -135,6 +136,7 @@ def what_if(
         key = key_of_candidate(connection, order, project=spec.project, priority=priority, now=now)
         ahead, grouped = count_up_to(connection, order, key)
         duration = duration_of_spec(connection, spec, scope=scope)
+    demand = demand_of(spec, Overrides(), spec.layout(), bound=None, account=account)
     if grouped >= FORECAST_JOBS:
         return reply(WhatIf(position=ahead + 1, unknown_because=TOO_FAR_BACK))
     candidate = QueuedJob(

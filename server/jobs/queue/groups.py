@@ -26,6 +26,7 @@ from server.core.database.tables import jobs, notices
 from server.core.errors import UnreadableError
 from server.core.events.notices import notify
 from server.core.expected_time import expected_time
+from server.core.people.unix_accounts import hold_accounts
 from server.core.subject import Subject
 from server.jobs.jobs.checks import roots_of
 from server.jobs.queue.duration import Duration, expected_durations, with_newer_history
@@ -57,7 +58,9 @@ def lasts_of(seconds: float | None) -> timedelta | None:
 def demand_of_shape(shape: str) -> Demand:
     """Return the demand that is stored as a JSON list of its fields, in order."""
     # The sixth field is always empty; versions before 1.0 read it.
-    size, nodes, device, roots, storage, _, units, labels, exclude, spares = orjson.loads(shape)
+    size, nodes, device, roots, storage, _, units, labels, exclude, spares, *account = orjson.loads(
+        shape
+    )
     return Demand(
         size,
         nodes,
@@ -68,16 +71,26 @@ def demand_of_shape(shape: str) -> Demand:
         tuple((key, value) for key, value in labels),
         tuple(exclude),
         spares,
+        *account,
     )
 
 
 def demand_of(
-    submitted: JobSpec, overrides: Overrides, layout: Layout, *, bound: str | None
+    submitted: JobSpec,
+    overrides: Overrides,
+    layout: Layout,
+    *,
+    bound: str | None,
+    account: str | None,
 ) -> Demand:
     """Return the demand of a launch.
 
-    `bound` is the UUID of the storage that holds the launch's checkpoint; None without a
-    checkpoint.
+    Args:
+        submitted: spec of the job.
+        overrides: changes of the spec by the launch.
+        layout: layout of the launch.
+        bound: UUID of the storage that holds the launch's checkpoint; None without a checkpoint.
+        account: Unix account of the job's owner; None without one.
     """
     spec = overrides.apply_but_schedule(submitted)
     return Demand(
@@ -90,6 +103,7 @@ def demand_of(
         node_selector=tuple(sorted(spec.resources.node_selector.items())),
         exclude_nodes=tuple(sorted({*spec.resources.exclude_nodes})),
         spare_nodes=spec.resources.spare_nodes,
+        account=account,
     )
 
 
@@ -125,23 +139,30 @@ def enter_groups(context: Context, *, without: Collection[str] = ()) -> frozense
     groups: dict[tuple[object, Demand], dict[str, Any]] = {}
     grouped: list[dict[str, Any]] = []
     with context.database.write() as connection:
+        accounts = hold_accounts(connection, {row.owner_id for row, _ in found})
+        found = [
+            (row, demand) for row, demand in found if accounts.get(row.owner_id) == row.account
+        ]
         grouping = keep_grouping(connection, {row.project for row, _ in found})
         for row, demand in found:
             by_user = grouping.get(row.project)
             of = None if by_user is None else (row.project, row.owner_id if by_user else None)
             group = groups.get((of, demand))
             if group is None:  # once for each distinct demand: `astuple` makes a deep copy
-                fields = astuple(demand)
-                shape = (*fields[:5], (), *fields[5:])  # as in `demand_of_shape`
+                *fields, account = astuple(demand)
+                # As in `demand_of_shape`. Without an account, the shape is as in versions before.
+                named = () if account is None else (account,)
+                shape = (*fields[:5], (), *fields[5:], *named)
                 key = group_key(shape, project=row.project, owner_id=row.owner_id, by_user=by_user)
                 group = {"key": key, "shape": shape, "slots": demand.slots}
                 groups[of, demand] = group
-            values = {"group": group["key"], **_leave_values(row)}
+            values = {"group": group["key"], "owner": row.owner_id, **_leave_values(row)}
             grouped.append(values | _duration_values(row, durations.get(row.id)))
         put_off(context, connection, unreadable)
         if grouped:
             store_groups(connection, groups.values())
-            entered = _STORE_DURATION.values(
+            same_owner = _STORE_DURATION.where(jobs.c.owner_id == bindparam("owner"))
+            entered = same_owner.values(
                 demand=bindparam("group"),
                 reason=None,
                 max_runtime_seconds=bindparam("bound"),
@@ -256,7 +277,8 @@ def demand_of_new(row: NewJob) -> Demand:
     submitted, pending = row.read()
     # A job with a checkpoint of its own or of another job is bound to the checkpoint's storage.
     bound = row.storage if row.has_saved or row.forked_from is not None else None
-    demand = demand_of(submitted, pending.overrides, pending.layout, bound=bound)
+    account = row.account
+    demand = demand_of(submitted, pending.overrides, pending.layout, bound=bound, account=account)
     # A retry does not wait for spare nodes, because a missing spare node may be broken.
     return replace(demand, spare_nodes=0) if pending.cause == AttemptCause.RETRY else demand
 

@@ -14,6 +14,7 @@ from server.core.database.rows import TypedRow
 from server.core.database.scheduler_tables import shown_reason
 from server.core.database.tables import checkpoints, jobs
 from server.core.errors import UnreadableError
+from server.core.people.unix_accounts import owners_account
 from server.jobs.queue.order import TAG, QueueKey, QueueOrder
 from trainyard.protocol.rest.jobs import PendingLaunch
 from trainyard.spec.job import JobSpec
@@ -37,6 +38,7 @@ class NewJob(TypedRow):
     pace_digest: str | None
     attempt: int
     has_saved: Annotated[bool, exists().where(checkpoints.c.job_id == jobs.c.id)]
+    account: Annotated[str | None, owners_account.label("account")]
 
     def read(self) -> tuple[JobSpec, PendingLaunch]:
         """Return the submitted spec and the pending launch.

@@ -13,7 +13,7 @@ from server.api.auth.endings import write_as
 from server.cluster.named_secrets.secret_uses import SecretUse
 from server.core.context import Context
 from server.core.database.metric_and_log_tables import shells
-from server.core.database.rows import AttemptNode, Job
+from server.core.database.rows import Attempt, AttemptNode, Job
 from server.core.database.tables import attempts, jobs
 from server.core.errors import ConflictError, ForbiddenError, InvalidRequestError, NotFoundError
 from server.core.events.store import NewEvent, append_event
@@ -83,6 +83,7 @@ def open_shell(context: Context, job_id: str, request: ShellRequest, *, actor: A
         if job.state != JobState.RUNNING:
             raise ConflictError(f"{job.name} is {job.state}, not running")
         launch = newest_launch(connection, job_id)
+        _check_account(launch.attempt, actor)
         node = _node(request, launch.nodes)
         _refuse_another(context, connection, attempt_id=launch.attempt.id, actor=actor)
         attempt = update(attempts).where(attempts.c.id == launch.attempt.id)
@@ -115,6 +116,17 @@ def open_shell(context: Context, job_id: str, request: ShellRequest, *, actor: A
         )
         append_event(context, connection, event)
         return read_shell(connection, shell_id).view(now)
+
+
+def _check_account(attempt: Attempt, actor: Actor) -> None:
+    """Refuse a command under the account of another user, such as after a transfer of the job."""
+    if attempt.account is None or actor.user_id == attempt.owner_id:
+        return
+    if not actor.may(Permission.USERS_ADMIN):
+        raise ForbiddenError(
+            f"attempt {attempt.number} runs under the Unix account {attempt.account} of the job's "
+            "former owner; resume the job to run it under your own account"
+        )
 
 
 def _check_secrets(job: Job, actor: Actor) -> None:

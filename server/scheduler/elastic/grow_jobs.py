@@ -25,6 +25,7 @@ from server.core.database.scheduler_tables import demands
 from server.core.database.tables import attempt_nodes, attempts, checkpoints, jobs
 from server.core.errors import ConflictError, InvalidRequestError, UnreadableError
 from server.core.isolation import Isolation
+from server.core.people.unix_accounts import account_of
 from server.core.subject import ADMIN_USER_ID, SCHEDULER
 from server.jobs.jobs.checks import known_slots
 from server.jobs.jobs.resume import resume
@@ -177,11 +178,14 @@ class ElasticGrower:
                 return False
             baseline = chosen_by_a_person(job)
             slots = known_slots(connection)
+            account = account_of(connection, job.owner_id)
             room = _with_own(connection, row.attempt_id, room)
             restart_seconds = _restart_seconds(connection, row.id)
 
         def fits_in(room: Room, layout: Layout) -> bool:
-            demand = demand_of(job.spec, baseline.overrides, layout, bound=job.storage)
+            demand = demand_of(
+                job.spec, baseline.overrides, layout, bound=job.storage, account=account
+            )
             within = demand.slots - row.held_slots <= room.left(row.project, row.owner_id)
             return within and fits(demand, room.offers)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 
 from sqlalchemy import Connection, select, update
 
@@ -14,6 +15,7 @@ from server.core.context import Context
 from server.core.database.rows import Job
 from server.core.database.tables import attempt_nodes, jobs
 from server.core.events.store import NewEvent, append_event
+from server.core.people.unix_accounts import account_of
 from server.core.subject import SCHEDULER, Subject
 from server.jobs.jobs.checks import known_slots
 from server.jobs.jobs.next_attempt import Baseline
@@ -77,8 +79,9 @@ def can_continue(
         numbers = range(low, min(high, free) + 1)
         sizes = (fastest(baseline, number, slots=slots) for number in numbers)
         layouts = (size.layout for size in sizes if size is not None)
-    overrides, bound = baseline.overrides, job.storage
-    demands = (demand_of(job.spec, overrides, layout, bound=bound) for layout in layouts)
+    account = account_of(connection, job.owner_id)
+    of_job = partial(demand_of, job.spec, baseline.overrides, bound=job.storage, account=account)
+    demands = map(of_job, layouts)
     return any(fits(replace(demand, spare_nodes=0), offers) for demand in demands)
 
 

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 from sqlalchemy import Connection, case, exists, func, or_, select, update
 
 from server.cluster.nodes.capacity import POLLS, read_offers
-from server.cluster.placement.demand import Demand
+from server.cluster.placement.demand import NO_ACCOUNT, Demand
 from server.cluster.placement.give import QueuedOperation, give
 from server.core.context import Context
 from server.core.database.column_types import StoredRecord
@@ -28,6 +28,7 @@ from server.core.isolation import Isolation
 from server.core.leases import OPERATION_LEASES
 from server.core.lifecycle import move, operation_to
 from server.core.liveness import server_uptime
+from server.core.people.unix_accounts import operations_account
 from server.core.subject import SCHEDULER, SCRUBBING, Subject
 from server.core.visibility.scope import SYSTEM_SCOPE
 from server.jobs.checkpoints.guards import locked_to_stay
@@ -70,6 +71,7 @@ class UnclaimedOperation(OperationHead):
     given_at: datetime | None
     sent_at: datetime | None
     waiting: str | None
+    owners_account: Annotated[str | None, operations_account.label("owners_account")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,11 +133,12 @@ class OperationKeeper:
             for row in given
             if row.sent_at is not None and not resend < row.sent_at <= now
         ]
-        due += [
-            (row, {"node": placed[row.id], "sent_at": now, "given_at": now})
-            for row in queue
-            if row.id in placed
-        ]
+        as_owner = {offer.node for offer in offers if offer.accounts is not None}
+        for row in queue:
+            if (node := placed.get(row.id)) is not None:
+                account = (_account(row) or None) if node in as_owner else None
+                new = {"node": node, "account": account, "sent_at": now, "given_at": now}
+                due.append((row, new))
         unexplained = [row for row in queue if row.id in reasons and row.waiting != reasons[row.id]]
         if not due and not unexplained:
             return []
@@ -246,7 +249,7 @@ class OperationKeeper:
         data = OperationQueued(**identity(row), reason=reason)
         message = f"{describe(row)} again: {reason}"
         event = NewEvent(data, SCHEDULER, subject_of(row, row.node), message)
-        given = dict.fromkeys(("node", "sent_at", "given_at", "waiting", "progress"))
+        given = dict.fromkeys(("node", "account", "sent_at", "given_at", "waiting", "progress"))
         queued = operation_to(row.id, OperationState.QUEUED, **given)
         move(self._context, connection, event, queued)
 
@@ -332,10 +335,16 @@ def _wanted(
             roots=(task.root, *sorted(task.other_roots)),
             storage=None if row.storage is None else (task.root, row.storage),
             node_selector=ON_NETWORK if task.build is not None else (),
+            account=_account(row),
         )
         is_scrub = row.kind == OperationKind.SCRUB
         wanted.append(QueuedOperation(row.id, demand, is_scrub, unclaimed_by=row.node))
     return wanted, reasons
+
+
+def _account(row: UnclaimedOperation) -> str | None:
+    """Return the account of an operation on nodes that need one; a build serves all users."""
+    return NO_ACCOUNT if row.kind == OperationKind.BUILD else row.owners_account
 
 
 def _mark(connection: Connection, row: UnclaimedOperation, **values: object) -> bool:

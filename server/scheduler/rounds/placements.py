@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Connection, Text, bindparam, insert, select, text, type_coerce
+from sqlalchemy import Connection, bindparam, insert, text
 
 from server.cluster.named_secrets.secret_uses import (
     SECRETS_REMEDY,
@@ -19,16 +19,16 @@ from server.cluster.named_secrets.secret_uses import (
     in_words,
     opened,
 )
-from server.cluster.nodes.capacity import slot_indices
+from server.cluster.nodes.capacity import held_on
 from server.cluster.placement.demand import Offer
 from server.cluster.placement.pace import pace_digest
 from server.core.context import Context
-from server.core.database.held import of_held
 from server.core.database.rows import LaunchedJob
 from server.core.database.tables import attempt_nodes, attempts, jobs
 from server.core.errors import UnreadableError
 from server.core.events.store import NewEvent
 from server.core.lifecycle import job_to, move, move_jobs
+from server.core.people.unix_accounts import accounts_of
 from server.core.secrets import KeyFileError
 from server.core.subject import SCHEDULER, Subject
 from server.jobs.attempts.earlier_checkpoint import windows_left_out, windows_of_newest
@@ -65,12 +65,6 @@ _LOCK_JOBS = (
     .order_by(jobs.c.id)
     .with_for_update(key_share=True)
 )
-_SHARES_ON = (
-    select(attempt_nodes.c.node, type_coerce(attempt_nodes.c.slots, Text))
-    .join(attempts, attempts.c.id == attempt_nodes.c.attempt_id)
-    .where(attempt_nodes.c.node.in_(bindparam("names", expanding=True)))
-)
-_HELD_ON = of_held(_SHARES_ON)
 
 
 @dataclass(frozen=True)
@@ -139,6 +133,7 @@ def place(
         newest = newest_of_jobs(connection, ran)
         windows = windows_of_newest(connection, ran) if ran else {}
         secrets = _secrets(context, connection, rows)
+        accounts = accounts_of(connection, {job.owner_id for job in rows})
         starts: list[_Start] = []
         unreadable: list[Waiting] = []
         refused: list[tuple[LaunchedJob, _NotAllowedError]] = []
@@ -146,8 +141,8 @@ def place(
             placement = by_job[job.id]
             if job.state != JobState.QUEUED or job.queued_at != placement.queued_at:
                 continue
-            needed = ((share.node, slot) for share in placement.allocation for slot in share.slots)
-            if not held.isdisjoint(needed):
+            account = accounts.get(job.owner_id)
+            if not _is_possible(placement, by_name, held=held, account=account):
                 continue
             try:
                 # A job has problems only if it was stored when the server's settings allowed more.
@@ -166,6 +161,7 @@ def place(
                     newest=newest.get(job.id),
                     windows=windows.get(job.id, ()),
                     secrets=of_job,
+                    account=account,
                 )
                 starts.append(start)
             except _NotAllowedError as not_legal:
@@ -183,6 +179,21 @@ def place(
         for share in start.shares
         if share["spare_since"] is None and not by_name[share["node"]].polls
     ]
+
+
+def _is_possible(
+    placement: Placement,
+    offers: Mapping[str, Offer],
+    *,
+    held: Container[tuple[str, int]],
+    account: str | None,
+) -> bool:
+    """Return whether slots and the account of the job's owner are still as the round read them."""
+    needed = ((share.node, slot) for share in placement.allocation for slot in share.slots)
+    if any(each in held for each in needed):
+        return False
+    given = (offers[share.node] for share in placement.allocation)
+    return all(offer.why_not_as(account) is None for offer in given)
 
 
 def _secrets(
@@ -233,25 +244,6 @@ def lock_placement(context: Context, connection: Connection) -> None:
         connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": PLACEMENT_LOCK})
 
 
-def held_on(
-    connection: Connection, names: Collection[str], *, but_for: Collection[str] = ()
-) -> set[tuple[str, int]]:
-    """Return the held slots on some nodes.
-
-    Args:
-        connection: a transaction.
-        names: the nodes.
-        but_for: ids of jobs that are placed on their kept slots, which do not count as held
-            (docs/lifecycle-sizes.md, 54).
-    """
-    shares = _HELD_ON
-    if but_for:  # rare, so only the common statement is built in advance
-        kept = attempt_nodes.c.state.in_((AttemptNodeState.SPARE, AttemptNodeState.ENDED))
-        shares = of_held(_SHARES_ON.where(~(kept & attempts.c.job_id.in_(but_for))))
-    rows = connection.execute(shares, {"names": list(names)}).all()
-    return {(node, slot) for node, slots in rows for slot in slot_indices(slots)}
-
-
 def _order_checks(context: Context, connection: Connection, starts: Sequence[_Start]) -> None:
     """Order a network check for attempts of several nodes if one was not checked for a day.
 
@@ -296,11 +288,13 @@ def _start(
     newest: ParentCheckpoint | None,
     windows: Windows,
     secrets: Sequence[ChosenSecret] | None,
+    account: str | None,
 ) -> _Start:
     """Return the rows of the attempt and its shares, and the job's new values; write nothing.
 
     `newest` is the newest usable checkpoint of the job. `windows` are the windows of data that the
-    job's previous attempt skipped. `secrets` are the versions that its nodes get.
+    job's previous attempt skipped. `secrets` are the versions that its nodes get. `account` is the
+    Unix account of the job's owner.
     """
     pending = job.pending
     assert pending is not None, "a queued job has a launch"
@@ -335,6 +329,8 @@ def _start(
         "parent_named": pending.parent_named or by_a_person,
         "skip": skip,
         "secrets": None if secrets is None else [each.model_dump() for each in secrets],
+        "owner_id": job.owner_id,
+        "account": None if first.accounts is None else account,
         "last_step": parent.step,
         "rendezvous_port": _rendezvous_port(attempt_id),
         "check_network": False,

@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar
 
 from sqlalchemy import Connection, Select, Table, func, insert, or_, select, update
 
-from server.cluster.nodes.capacity import TAKES_JOBS, read_offers
+from server.cluster.nodes.capacity import TAKES_JOBS, held_on, read_offers
 from server.cluster.placement.demand import Offer
 from server.cluster.placement.fit import allocate, groups
 from server.cluster.placement.quotas import Quota, is_exceeded
@@ -27,7 +27,7 @@ from server.jobs.queue.queries import NewJob
 from server.scheduler.elastic.grow_jobs import Room, Rotation, read_room
 from server.scheduler.rounds.dispatch import Dispatcher
 from server.scheduler.rounds.hold_back_jobs import held_back
-from server.scheduler.rounds.placements import Placement, held_on, lock_placement, place
+from server.scheduler.rounds.placements import Placement, lock_placement, place
 from trainyard.protocol.states import AttemptNodeState, AttemptState, DesiredState, JobState
 from trainyard.run.failures import FailureReason
 
@@ -176,7 +176,8 @@ class SpareKeeper:
                     if row is not None and clock() >= read_at + ROOM_SECONDS:
                         room = read_room(connection, context.now(), self._usage)
                         read_at = clock()
-                        row = None if room is None else _spare_share(launch, room)
+                        if room is not None:
+                            row = _spare_share(launch, room)
                 if room is not None and row is not None:
                     room = self._reserve(launch, row, room)
             yield
@@ -243,13 +244,16 @@ def _lacking() -> Select[str]:
 def _spare_share(launch: Launch, room: Room) -> dict[str, Any] | None:
     """Return the share on a spare node that a job may reserve within its limits, or None.
 
-    The node has the kind of slots, the fabric and the storage of the attempt's nodes. Among several
-    nodes, the one with the fewest free slots is chosen.
+    The node has the kind of slots, the fabric and the storage of the attempt's nodes, and the
+    account of the attempt if it needs one. Among several nodes, the one with the fewest free
+    slots is chosen.
     """
     job, attempt, slots = launch.job, launch.attempt, len(launch.nodes[0].slots)
     if slots > room.left(job.project, job.owner_id):
         return None
-    demand = demand_of(job.spec, attempt.overrides, attempt.layout, bound=job.storage)
+    demand = demand_of(
+        job.spec, attempt.overrides, attempt.layout, bound=job.storage, account=attempt.account
+    )
     shares = [*launch.nodes, *launch.spares]
     used = {share.node for share in shares}
     spanned = groups(demand, room.offers)

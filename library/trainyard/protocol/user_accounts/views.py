@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from pydantic import Field, SecretStr
 
 from trainyard.base.model_base import RecordModel, SpecModel
-from trainyard.base.names import EMAIL, MEMBER_NAME, USER_NAME
+from trainyard.base.names import EMAIL, MEMBER_NAME, UNIX_ACCOUNT, USER_NAME
 from trainyard.spec.job import JobName
 
 BUILT_IN_USER = "admin"
@@ -46,6 +46,8 @@ UserName = Annotated[str, Field(pattern=USER_NAME)]
 """Name of a user: unique for ever, so a name is never given to another user."""
 MemberName = Annotated[str, Field(pattern=MEMBER_NAME)]
 Email = Annotated[str, Field(pattern=EMAIL, max_length=254)]
+UnixAccount = Annotated[str, Field(pattern=UNIX_ACCOUNT, examples=["ada"])]
+"""Name of an account of the nodes' operating system."""
 GivenPassword = Annotated[SecretStr, Field(max_length=MAX_PASSWORD)]
 """A password that the server compares with a stored hash."""
 NewPassword = Annotated[SecretStr, Field(min_length=MIN_PASSWORD, max_length=MAX_PASSWORD)]
@@ -73,6 +75,9 @@ class UserChange(SpecModel):
     state: UserState | None = None
     """`disabled` ends the user's sessions, tokens, invitations and commands for good; `active` lets
     the user log in again."""
+    unix_account: UnixAccount | None = None
+    """Account under which nodes with `TRAINYARD_RUN_AS=owner` run the user's jobs; null removes
+    it. The next attempt of each job uses the new account."""
 
 
 class UserView(RecordModel):
@@ -108,6 +113,9 @@ class UserView(RecordModel):
     """Whether this is a service account that has ended for good."""
     issuer: str | None = None
     """Issuer of the linked identity; null without one."""
+    unix_account: str | None = None
+    """Account under which nodes with `TRAINYARD_RUN_AS=owner` run the user's jobs; null without
+    one."""
 
 
 class InvitationView(RecordModel):

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from sqlalchemy import event, select, text, update
 
-from server.cluster.nodes.capacity import CapacityReader, read_capacity, read_offers
+from server.cluster.nodes.capacity import CapacityReader, held_on, read_capacity, read_offers
 from server.cluster.nodes.queries import list_nodes
 from server.cluster.placement.demand import Offer
 from server.core.context import Context
@@ -18,7 +18,6 @@ from server.core.database.slot_tables import HOLDS_SLOTS
 from server.core.database.tables import attempt_nodes, attempts, jobs, nodes
 from server.core.visibility.job_labels import label
 from server.core.visibility.scope import SYSTEM_SCOPE
-from server.scheduler.rounds.placements import held_on
 from tests.server.harness import Harness
 from trainyard.protocol.rest.jobs import Progress
 from trainyard.protocol.worker_messages import OLDEST_PROTOCOL, PROTOCOL

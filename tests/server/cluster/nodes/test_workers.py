@@ -6,12 +6,15 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from sqlalchemy import update
 
 from server.api.auth.principals import Principal
 from server.api.auth.service import create_token
+from server.cluster.nodes.capacity import read_offers
 from server.cluster.nodes.register import register
 from server.cluster.nodes.workers import proves_gone
 from server.core.context import Context
+from server.core.database.tables import nodes
 from server.core.errors import ConflictError
 from server.core.leases import ServerUptime, is_recent, lease_expired
 from server.core.liveness import beat
@@ -26,6 +29,7 @@ from trainyard.protocol.states import AttemptNodeState, JobState
 from trainyard.protocol.worker_messages import (
     PROTOCOL,
     Hardware,
+    Isolation,
     NodeHeartbeat,
     Registration,
     WorkerIdentity,
@@ -54,16 +58,18 @@ class Site:
         assert reply.node_token is not None
         self.own = authenticate_token(self.context, reply.node_token)
 
-    def register(self, worker: WorkerIdentity) -> None:
+    def register(self, worker: WorkerIdentity, *, isolation: Isolation = "none") -> None:
         """Register again, with the node's token."""
-        self._register(worker, self.own)
+        self._register(worker, self.own, isolation=isolation)
 
     def beat(self, worker: WorkerIdentity, *gone: str) -> tuple[str, ...]:
         """Send a heartbeat, and return what the server expects to run."""
         heartbeat = NodeHeartbeat(protocol=PROTOCOL, node=NODE, worker=worker, gone=gone)
         return node_heartbeat(self.context, heartbeat).expected
 
-    def _register(self, worker: WorkerIdentity, principal: Principal) -> Any:
+    def _register(
+        self, worker: WorkerIdentity, principal: Principal, *, isolation: Isolation = "none"
+    ) -> Any:
         return register(
             self.context,
             Registration(
@@ -77,6 +83,7 @@ class Site:
                     device_memory_bytes=1,
                     cores=4,
                     memory_bytes=1,
+                    isolation=isolation,
                 ),
                 roots={
                     name: f"0197cbf5-8d2e-7cc0-9d43-3a1f6a1f7b1{i}"
@@ -92,6 +99,16 @@ class Site:
 @pytest.fixture
 def site(harness: Harness) -> Site:
     return Site(harness)
+
+
+def test_answers_about_accounts_end_with_the_registration(site: Site, context: Context) -> None:
+    for isolation, answers in (("owner", {}), ("user", None)):
+        with context.database.write() as connection:
+            connection.execute(update(nodes).values(accounts={"ada": 1001}))
+        site.register(FIRST, isolation=isolation)  # type: ignore[arg-type]
+        with context.database.read() as connection:
+            (found,) = read_offers(connection)
+        assert found.accounts == answers
 
 
 def test_a_second_worker_with_a_copied_token_disturbs_nothing(

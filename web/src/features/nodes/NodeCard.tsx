@@ -18,6 +18,7 @@ const SOURCE_LABEL = "source";
 const ISOLATION = {
   user: "a Unix user for each attempt",
   namespace: "a user of the worker's namespace for each attempt",
+  owner: "the Unix account of each job's owner",
   none: "none: code of a job can read this node's token",
 };
 const GLYPHS: Record<NodeStatus["word"], string> = {

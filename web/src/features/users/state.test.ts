@@ -20,6 +20,7 @@ const ada: User = {
   created_at: "2025-12-01T00:00:00Z",
   disabled_at: null,
   last_used_at: null,
+  unix_account: null,
 };
 
 describe("the state of a user", () => {

@@ -2191,7 +2191,9 @@ export interface paths {
         head?: never;
         /**
          * Change a user
-         * @description Change role, e-mail address or state of a user with permissions that the caller has too.
+         * @description Change role, e-mail address, state or Unix account of a user.
+         *
+         *     The caller needs all permissions of the user, before and after the change.
          *
          *     A disabled user has no access; sessions, tokens, invitations and commands end for good.
          */
@@ -4652,6 +4654,11 @@ export interface components {
              * @description Maximum time between two reports.
              */
             report_seconds: number;
+            /**
+             * Account
+             * @description Unix account of the job's owner; null without one, and unless the isolation is `owner`.
+             */
+            account?: string | null;
         };
         /**
          * Claimed
@@ -9547,12 +9554,12 @@ export interface components {
             /**
              * Isolation
              * @description Isolation of a node's files from ranks. `user`: each attempt runs as a Unix user of its own.
-             *     `namespace`: as `user`, but with the users of a user namespace. `none`: a job's code can read
-             *     the node's token.
+             *     `namespace`: as `user`, but with the users of a user namespace. `owner`: each attempt runs under
+             *     the Unix account of the job's owner. `none`: a job's code can read the node's token.
              * @default none
              * @enum {string}
              */
-            isolation: "user" | "namespace" | "none";
+            isolation: "user" | "namespace" | "owner" | "none";
             /**
              * Accelerators
              * @description Device of each slot, in the order of the slots. Empty on a node with CPU slots, or if the
@@ -9626,12 +9633,12 @@ export interface components {
             /**
              * Isolation
              * @description Isolation of a node's files from ranks. `user`: each attempt runs as a Unix user of its own.
-             *     `namespace`: as `user`, but with the users of a user namespace. `none`: a job's code can read
-             *     the node's token.
+             *     `namespace`: as `user`, but with the users of a user namespace. `owner`: each attempt runs under
+             *     the Unix account of the job's owner. `none`: a job's code can read the node's token.
              * @default none
              * @enum {string}
              */
-            isolation?: "user" | "namespace" | "none";
+            isolation?: "user" | "namespace" | "owner" | "none";
             /**
              * Accelerators
              * @description Device of each slot, in the order of the slots. Empty on a node with CPU slots, or if the
@@ -12454,6 +12461,14 @@ export interface components {
              * @description End of the node's allocation, as Unix time; absent if unknown.
              */
             ends_at?: number | null;
+            /**
+             * Accounts
+             * @description Answers about the Unix accounts in the last reply, by name; null unless the node's isolation
+             *     is `owner`.
+             */
+            accounts?: {
+                [key: string]: number | string;
+            } | null;
         };
         /**
          * NodeHeartbeatReply
@@ -12471,6 +12486,12 @@ export interface components {
              * @description Unix time of the database's clock at this reply; all servers share this clock.
              */
             time: number;
+            /**
+             * Accounts
+             * @description Unix accounts to look up; the next heartbeat has the answers. Null unless the node's
+             *     isolation is `owner`.
+             */
+            accounts?: string[] | null;
         };
         /**
          * NodeHolding
@@ -13298,6 +13319,11 @@ export interface components {
              * @description Maximum time between two reports.
              */
             report_seconds: number;
+            /**
+             * Account
+             * @description Unix account of the job's owner; null without one, and unless the isolation is `owner`.
+             */
+            account?: string | null;
         };
         /**
          * OperationEnded
@@ -18954,6 +18980,12 @@ export interface components {
              *     the user log in again.
              */
             state?: components["schemas"]["UserState"] | null;
+            /**
+             * Unix Account
+             * @description Account under which nodes with `TRAINYARD_RUN_AS=owner` run the user's jobs; null removes
+             *     it. The next attempt of each job uses the new account.
+             */
+            unix_account?: string | null;
         };
         /**
          * UserCode
@@ -19111,6 +19143,12 @@ export interface components {
              * @description Issuer of the linked identity; null without one.
              */
             issuer: string | null;
+            /**
+             * Unix Account
+             * @description Account under which nodes with `TRAINYARD_RUN_AS=owner` run the user's jobs; null without
+             *     one.
+             */
+            unix_account: string | null;
         };
         /**
          * ValidationSection
@@ -31188,10 +31226,10 @@ export const guardSectionLoss_spikeValues: ReadonlyArray<FlattenedDeepRequired<c
 export const guardSectionInputNon_finite_lossValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["GuardSectionInput"]["non_finite_loss"]> = ["stop", "rollback", "ignore"];
 export const guardSectionInputLoss_spikeValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["GuardSectionInput"]["loss_spike"]> = ["stop", "rollback", "ignore"];
 export const hardwareDeviceValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Hardware"]["device"]> = ["cpu", "cuda"];
-export const hardwareIsolationValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Hardware"]["isolation"]> = ["user", "namespace", "none"];
+export const hardwareIsolationValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Hardware"]["isolation"]> = ["user", "namespace", "owner", "none"];
 export const hardwareCalibrationDeviceValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["HardwareCalibration"]["device"]> = ["cpu", "cuda"];
 export const hardwareInputDeviceValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["HardwareInput"]["device"]> = ["cpu", "cuda"];
-export const hardwareInputIsolationValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["HardwareInput"]["isolation"]> = ["user", "namespace", "none"];
+export const hardwareInputIsolationValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["HardwareInput"]["isolation"]> = ["user", "namespace", "owner", "none"];
 export const heartbeatAnswersValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Heartbeat"]["answers"]> = ["stop", "save", "profile", "memory_snapshot"];
 export const hindranceValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["Hindrance"]> = ["data_wait", "collectives", "straggler", "saves", "lost_steps", "compilation", "recompilation", "garbage_collection", "validation", "startup", "small_micro_batches", "full_memory"];
 export const importRequestStateValues: ReadonlyArray<FlattenedDeepRequired<components>["schemas"]["ImportRequest"]["state"]> = ["succeeded", "failed", "stopped", "cancelled"];

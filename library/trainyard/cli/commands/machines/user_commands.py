@@ -26,8 +26,8 @@ def users(
     given: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="list|invite NAME|reset NAME|role NAME ROLE|disable NAME|enable NAME|"
-            "unlink NAME",
+            metavar="list|invite NAME|reset NAME|role NAME ROLE|change NAME|disable NAME|"
+            "enable NAME|unlink NAME",
             help="Create a user with an invitation, make another invitation, change a user, or "
             "remove the user's identity at the issuer. Default: list all users.",
         ),
@@ -38,6 +38,14 @@ def users(
     role: Annotated[
         str | None, typer.Option("--role", help="With invite: user, operator or admin.")
     ] = None,
+    unix_account: Annotated[
+        str | None,
+        typer.Option(
+            "--unix-account",
+            help="With change: account under which nodes with TRAINYARD_RUN_AS=owner run the "
+            "user's jobs; an empty value removes it.",
+        ),
+    ] = None,
     json: Json = False,
 ) -> None:
     """List users with their roles; invite, change or disable one.
@@ -46,6 +54,7 @@ def users(
     all tokens and sessions of the user.
     """
     words = given or ["list"]
+    _check_account_option(words, unix_account)
     with Client() as yard:
         match words:
             case ["invite", name]:
@@ -66,6 +75,8 @@ def users(
                 return
             case ["role", name, other]:
                 shown = [yard.change_user(_id(yard, name), role=_role(other).value)]
+            case ["change", name]:
+                shown = [yard.change_user(_id(yard, name), unix_account=unix_account or None)]
             case ["disable" | "enable" as verb, name]:
                 shown = [yard.change_user(_id(yard, name), state=STATES[verb])]
             case ["unlink", name]:
@@ -80,6 +91,14 @@ def users(
     emit(shown, draw_users, as_json=json)
 
 
+def _check_account_option(words: Sequence[str], unix_account: str | None) -> None:
+    if (unix_account is not None) != (words[0] == "change"):
+        raise UsageError(
+            "`change` needs --unix-account, which is an option of no other command.",
+            remedy="Write `trainyard users change NAME --unix-account ACCOUNT`.",
+        )
+
+
 def whoami(json: Json = False) -> None:
     """Show the user and the permissions of the token that the commands use."""
     with Client() as yard:
@@ -89,8 +108,8 @@ def whoami(json: Json = False) -> None:
 
 def draw_users(shown: Sequence[UserView]) -> RenderableType:
     """Return the table of users."""
-    rows = Listing("NAME", "ROLE", "STATE", "USED", "INVITED UNTIL", "E-MAIL",
-                   right=("USED",), spare=("INVITED UNTIL", "E-MAIL"),
+    rows = Listing("NAME", "ROLE", "STATE", "USED", "INVITED UNTIL", "ACCOUNT", "E-MAIL",
+                   right=("USED",), spare=("INVITED UNTIL", "ACCOUNT", "E-MAIL"),
                    elastic="E-MAIL")  # fmt: skip
     for user in shown:
         rows.add(
@@ -99,6 +118,7 @@ def draw_users(shown: Sequence[UserView]) -> RenderableType:
             "ended" if user.has_ended else user.state,
             formats.age(user.last_used_at),
             formats.date(user.invited_until),
+            user.unix_account or formats.DASH,
             Text(user.email or ""),
         )
     return rows

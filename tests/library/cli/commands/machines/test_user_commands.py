@@ -97,6 +97,9 @@ def test_a_user_is_changed_reset_and_disabled(yard: Yard, run: Run) -> None:
     accept(yard, second)
     changed = json.loads(run("users", "role", "ada", "operator", "--json").stdout)
     assert changed[0]["role"] == "operator"
+    words = ("users", "change", "ada", "--unix-account")
+    assert json.loads(run(*words, "ada", "--json").stdout)[0]["unix_account"] == "ada"
+    assert json.loads(run(*words, "", "--json").stdout)[0]["unix_account"] is None
     disabled = json.loads(run("users", "disable", "ada", "--json").stdout)
     assert disabled[0]["state"] == "disabled"
     with Client(yard.url) as client, pytest.raises(ApiError, match="is disabled"):
@@ -114,6 +117,8 @@ def test_a_user_is_changed_reset_and_disabled(yard: Yard, run: Run) -> None:
         (["make", "x"], "Write `trainyard users`"),
         (["invite"], "Write `trainyard users`"),
         (["role", "ada"], "Write `trainyard users`"),
+        (["change", "ada"], "`change` needs --unix-account"),
+        (["list", "--unix-account", "ada"], "`change` needs --unix-account"),
         (["role", "admin", "root"], "role='root' is no role"),
         (["disable", "ada"], "No user has the name 'ada'"),
         (["list", "--role", "user"], "are options of `invite`"),
