@@ -89,6 +89,7 @@ DEEP = {
     "tests/trainer/titan_import": "checkpoints of torchtitan, and a job that continues from one",
     "tests/trainer/test_world_sizes.py": "one job through every number of ranks",
     "tests/web": "the dashboard in a browser",
+    "tests/worker/run_as": "attempts and operations under Unix accounts, as processes",
     "tests/worker/environments/test_builds.py": "builds of environments, as processes",
     "tests/worker/environments/test_users_of_builds.py": "builds, and what former ones left",
     "tests/worker/inbox/test_polls.py": "a worker without a broker, as a process",

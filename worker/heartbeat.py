@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from trainyard.protocol.rest.errors import ApiError, TrainyardError
@@ -17,6 +17,7 @@ from worker.api import ServerAway, WorkerApi
 from worker.node.hardware.samples import Sampler
 from worker.node.node_store import LocalNode
 from worker.registration import ANOTHER_WORKER
+from worker.run_as.account_answers import AccountAnswers
 from worker.supervisor.preemption import read_deadline, read_notice, signal_supervisors
 
 logger = logging.getLogger(__name__)
@@ -40,6 +41,7 @@ class Heart(threading.Thread):
         sampler: Sampler | None = None,
         ends_at: Callable[[], float | None] = lambda: None,
         notice_seconds: float | None = None,
+        accounts: AccountAnswers | None = None,
     ) -> None:
         super().__init__(name="heart", daemon=True)
         self._node = node
@@ -49,6 +51,8 @@ class Heart(threading.Thread):
         self._sampler = sampler
         self._ends_at = ends_at
         self._notice_seconds = notice_seconds
+        self._accounts = accounts
+        self._sent_accounts: Mapping[str, int | str] = {}
         self._notice: str | None = None
         self._clock: ClockReading | None = None
         self._stopping = threading.Event()
@@ -57,7 +61,9 @@ class Heart(threading.Thread):
         """Refusal of the server because another worker serves the node; heartbeats then end."""
 
     def run(self) -> None:
-        """Send heartbeats until `stop`, and one immediately when a notice appears or is withdrawn.
+        """Send heartbeats until `stop`, and one immediately when something has changed.
+
+        A notice may appear or be withdrawn, and answers about accounts may change.
 
         If another worker serves the node, this process sends SIGTERM to itself, because the other
         worker must get the node's messages.
@@ -67,9 +73,13 @@ class Heart(threading.Thread):
             if self.refusal is not None:
                 os.kill(os.getpid(), signal.SIGTERM)
                 return
-            if time.monotonic() >= due or read_notice(self._notices) != self._notice:
+            if time.monotonic() >= due or self._has_news():
                 self.beat()
                 due = time.monotonic() + self._seconds
+
+    def _has_news(self) -> bool:
+        accounts = {} if self._accounts is None else self._accounts.found
+        return read_notice(self._notices) != self._notice or accounts != self._sent_accounts
 
     def stop(self) -> None:
         """End the thread before its next heartbeat."""
@@ -120,11 +130,16 @@ class Heart(threading.Thread):
             worker=self._node.worker,
             clock=self._clock,
             ends_at=self._ends_at(),
+            accounts=None if self._accounts is None else dict(self._accounts.found),
         )
+        if self._accounts is not None:  # also if it fails: a lost one is repeated when next due
+            self._sent_accounts = heartbeat.accounts or {}
         sent_at, began = time.time(), time.monotonic()
         reply = self._api.heartbeat(heartbeat)
         half = (time.monotonic() - began) / 2  # monotonic: the clock may be set meanwhile
         skew = sent_at + half - reply.time
+        if self._accounts is not None:
+            self._accounts.refresh(reply.accounts or ())
         self._clock = ClockReading(skew_seconds=skew, error_seconds=half)
         return reply.expected
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import secrets
 import shutil
 import subprocess
@@ -16,6 +17,7 @@ from typing import Literal
 from trainyard.protocol.node_samples import DATA_DIR, DATA_DIR_BYTES, DATA_DIR_FULL
 from trainyard.protocol.worker_messages import PROTOCOL, ClaimReply, LaunchMessage, Report
 from trainyard.run.atomic import create_file
+from trainyard.run.failures import Failure
 from trainyard.run.records import ExitRecord
 from trainyard.spec.environment import plain_variables
 from worker.api import CLAIM_SECONDS, WorkerApi, claimed, persist
@@ -26,6 +28,7 @@ from worker.node.kernel_store import kernel_key
 from worker.node.node_store import AttemptLock, LaunchRecord, LocalNode, WorkerRun
 from worker.node.process_identity import own_identity
 from worker.node.users import RankUser
+from worker.run_as.unix_account import AccountRefusedError
 from worker.warm.hand_over import hand_over
 
 logger = logging.getLogger(__name__)
@@ -66,18 +69,55 @@ def launch_attempt(node: LocalNode, message: LaunchMessage, api: WorkerApi) -> b
                 lock.forget()
         if reply is None:
             return False
-        if sample_disk(DATA_DIR, node.store.data_dir).free_bytes < DATA_DIR_BYTES:
+        try:
+            run = _prepare(node, message.attempt_id, claim=reply, lock=lock)
+        except _PutBackError as error:
             try:
-                _report_full(node, message.attempt_id, claim=reply, api=api)
+                _report(node, message.attempt_id, error.failure, claim=reply, api=api)
             finally:
                 lock.forget()  # not before the report: the attempt would count as gone
             return False
-        with node.store.users() as taken:
-            user = node.run_as.free(taken) if node.run_as is not None else None
-            run = prepare_run(node, message.attempt_id, reply, user=user)
-            lock.lead_to(run)
         _supervise(node, run, lock=lock, claim=reply)
     return True
+
+
+class _PutBackError(Exception):
+    """This node cannot start the attempt now; nothing of it exists here."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.message)
+        self.failure = failure
+
+
+def _prepare(
+    node: LocalNode, attempt_id: str, *, claim: ClaimReply, lock: AttemptLock
+) -> WorkerRun:
+    """Choose the user of an attempt, and write its run directory.
+
+    Raises:
+        _PutBackError: the disk may be too full for a run directory, or this node refuses the Unix
+            account of the owner.
+    """
+    if sample_disk(DATA_DIR, node.store.data_dir).free_bytes < DATA_DIR_BYTES:
+        message = f"{DATA_DIR_FULL}: {node.store.data_dir} on {node.name}"
+        remedy = "Free space there; the next attempt goes to another node, or waits."
+        raise _PutBackError(put_back(node.name, message, remedy=remedy))
+    run_as = node.run_as
+    try:
+        found = None if run_as is None else run_as.look_up(claim.account)
+    except AccountRefusedError as error:
+        remedy = (
+            "Add the account on the node, or map the owner to another one; the job waits for a "
+            "node with the account."
+        )
+        raise _PutBackError(put_back(node.name, f"{node.name}: {error}", remedy=remedy)) from None
+    with node.store.users() as taken:
+        user = None
+        if run_as is not None:
+            user = run_as.free(taken, found, fresh=node.store.fresh_group)
+        run = prepare_run(node, attempt_id, claim, user=user)
+        lock.lead_to(run)
+    return run
 
 
 def _supervise(node: LocalNode, run: WorkerRun, *, lock: AttemptLock, claim: ClaimReply) -> None:
@@ -91,15 +131,10 @@ def _supervise(node: LocalNode, run: WorkerRun, *, lock: AttemptLock, claim: Cla
         start_supervisor(run, lock, why_cold=why)
 
 
-def _report_full(node: LocalNode, attempt_id: str, *, claim: ClaimReply, api: WorkerApi) -> None:
-    """Put the launch back without a supervisor, because the disk may be too full for a run
-    directory.
-    """
-    failure = put_back(
-        node.name,
-        f"{DATA_DIR_FULL}: {node.store.data_dir} on {node.name}",
-        remedy="Free space there; the next attempt goes to another node, or waits.",
-    )
+def _report(
+    node: LocalNode, attempt_id: str, failure: Failure, *, claim: ClaimReply, api: WorkerApi
+) -> None:
+    """Report the end of a launch that has no supervisor."""
     logger.warning("attempt %s is put back: %s", attempt_id, failure.message)
     record = ExitRecord(outcome="failed", failure=failure, ranks=(), time=time.time())
     report = Report(protocol=PROTOCOL, node=node.name, identity=own_identity(), exit=record)
@@ -135,7 +170,8 @@ def _fill(
     if user is not None:
         run.root.parent.chmod(0o711)
         run.home.mkdir()
-        for folder in (run.root, run.home, *folders):
+        user.close(run.root)
+        for folder in (run.home, *folders):
             user.give(Path(folder), 0o1770)  # sticky: no user can remove another user's files
     node.store.cache_dir.mkdir(exist_ok=True)
     node.store.kernels.mkdir(exist_ok=True)
@@ -143,7 +179,7 @@ def _fill(
     attempt = claim.attempt.model_copy(
         update={
             "roots": dict(node.roots),
-            "cache_dir": str(node.store.cache_dir),
+            "cache_dir": str(_cache_folder(node, user)),
             "kernel_cache": _kernel_archive(node, claim),
             "device": _device(node, claim),
         }
@@ -172,15 +208,25 @@ def _fill(
     create_file(run.launch, launch.model_dump_json(indent=1) + "\n")
 
 
+def _cache_folder(node: LocalNode, user: RankUser | None) -> Path:
+    """Return the folder of token caches; an account has a folder of its own."""
+    if user is None or user.account is None:
+        return node.store.cache_dir
+    folder = node.store.cache_dir / str(user.uid)
+    folder.mkdir(mode=0o700, exist_ok=True)
+    os.chown(folder, user.uid, user.gid, follow_symlinks=False)
+    return folder
+
+
 def _kernel_archive(node: LocalNode, claim: ClaimReply) -> str | None:
     """Return the archive of compiled kernels that this attempt shares with others, or None.
 
     torch loads kernels as code, so an attempt shares no archive to which a job's code could write.
     This excludes attempts with their own code, and all attempts on a node that runs code of jobs as
-    the worker's user. Attempts of several nodes are excluded too, because ranks trust each other,
-    and a person may run a command on another node of the attempt.
+    the worker's user or under accounts. Attempts of several nodes are excluded too, because ranks
+    trust each other, and a person may run a command on another node of the attempt.
     """
-    others_write = node.allow_code and node.run_as is None
+    others_write = node.allow_code if node.run_as is None else not node.run_as.shares_kernels
     if others_write or len(claim.attempt.allocation) > 1 or code_of(claim.spec) is not None:
         return None
     spec = claim.attempt.overrides.apply_but_schedule(claim.spec)
@@ -258,7 +304,8 @@ def detach(
     Raises:
         OSError, SubprocessError: the command could not be started.
     """
-    with log.open("ab") as output:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+    with os.fdopen(os.open(log, flags, 0o644), "ab") as output:
         subprocess.run(
             # -P: this process must not import modules that ranks wrote to the working directory.
             [sys.executable, "-P", "-m", "worker", *words],

@@ -28,7 +28,6 @@ from trainyard.protocol.operations import (
     OUTCOME,
     PROGRESS,
     TASK,
-    OperationKind,
     OperationOrder,
     OperationOutcome,
     OperationProgress,
@@ -51,7 +50,7 @@ from worker.node.files import read_record, tail
 from worker.node.folder_usage import FolderWatch, Limit, remove_tree
 from worker.node.node_store import LocalNode, NodeStore
 from worker.node.process_tree import ProcessTree, become_subreaper, end_user
-from worker.node.users import RankUser, user_environment
+from worker.node.users import RUN_CODE, RankUser
 from worker.registration import own_token
 
 logger = logging.getLogger(__name__)
@@ -70,8 +69,6 @@ BUILD_SECONDS = 3600.0
 """Time limit of a build, in seconds."""
 NICENESS = 10
 OVER = frozenset({404, 409})
-RUN_CODE = frozenset({OperationKind.SAMPLE, OperationKind.BUILD})
-"""Kinds that may run a job's code: a sample runs the job's model, a build the job's packages."""
 
 
 class OperationLaunch(RecordModel):
@@ -132,8 +129,9 @@ def prepare_operation(node: LocalNode, operation_id: str, claim: OperationClaimR
     """Write the folder for a claim; the folder must not exist yet.
 
     Raises:
-        ValueError: this node does not define the storage root, cannot build the environment, or
-            does not allow the job's code, which the operation would run.
+        ValueError: this node does not define the storage root, cannot build the environment,
+            refuses the owner's account, or does not allow the job's code, which the operation would
+            run.
         OSError: the folder cannot be written.
     """
     sample = claim.task.sample
@@ -148,12 +146,13 @@ def prepare_operation(node: LocalNode, operation_id: str, claim: OperationClaimR
     root = node.roots.get(claim.task.root)
     if root is None:
         raise ValueError(f"root {claim.task.root!r} is not defined on node {node.name}")
+    user = None
+    if node.run_as is not None:
+        fresh = node.store.fresh_group
+        user = node.run_as.for_operation(claim.task.kind, claim.account, fresh=fresh)
     data_dir = node.store.data_dir
     folder = data_dir / "operations" / operation_id / str(claim.fence)
     folder.mkdir(mode=0o700, parents=True)
-    user = None
-    if node.run_as is not None and claim.task.kind in RUN_CODE:
-        user = node.run_as.for_operations()
     order = OperationOrder(
         task=claim.task, root_path=root, root_id=claim.storage, roots=dict(node.roots)
     )
@@ -213,21 +212,22 @@ class OperationSupervisor:
         user = self._launch.user
         if user is not None:
             user.join_group()
-        with nullcontext() if user is None else _alone(self._node.data_dir, user):
+        shared = None if user is None or user.is_fresh else user
+        with nullcontext() if shared is None else _alone(self._node.data_dir, shared):
             return self._supervise(user)
 
     def _supervise(self, user: RankUser | None) -> bool:
         environment = {
-            **rank_environment(),
+            **rank_environment(user),
             "PYTHONUNBUFFERED": "1",
             "CUDA_VISIBLE_DEVICES": "",  # the GPUs belong to training
             "OMP_NUM_THREADS": "1",
         }
         if user is not None:
-            user.give(self._folder, 0o1770)
             if self._build is not None:
                 self._build.admit(self._folder, user)
-            environment |= user_environment(self._launch.operation_id, self._folder)
+            user.admit(self._folder)
+            environment |= user.environment(self._launch.operation_id, self._folder)
         if self._kind in RUN_CODE:
             self._watch()
         pid = self._processes.spawn(self._words, environment=environment, output=self._folder / LOG)
@@ -241,7 +241,7 @@ class OperationSupervisor:
             if self._build is not None:
                 self._build.discard(self._folder)
             if user is not None:
-                user.close(self._folder)  # the next operation runs as the same user
+                user.close(self._folder)  # in a pool, the next operation has the same user
         if reported and self._found is not None and self._found.outcome == "succeeded":
             remove_tree(self._folder.parent)
         return reported
@@ -319,7 +319,7 @@ class OperationSupervisor:
             target = self._build.target(self._folder)
             folders += [] if target is None else [target]
         limit = Limit(MAX_BYTES, MAX_ENTRIES)
-        self._watches = [FolderWatch(path, limit, user=self._owner) for path in folders]
+        self._watches = [FolderWatch(path, limit, user=self._launch.user) for path in folders]
         for watch in self._watches:
             watch.start()
 

@@ -23,9 +23,11 @@ from worker.node.hardware.devices import find_devices
 from worker.node.hardware.samples import Sampler, folders_of
 from worker.node.lock import lock_folder
 from worker.node.node_store import LocalNode, NodeStore
-from worker.node.users import RunAs, in_user_namespace, isolation_of
+from worker.node.users import RunAs, UsersOfRanks, in_user_namespace
 from worker.pilot.allocation import EndWatch, find_pilot
 from worker.registration import register
+from worker.run_as.account_answers import AccountAnswers
+from worker.run_as.run_as_owner import OWNER, parse_run_as
 from worker.settings import Settings
 from worker.supervisor.preemption import read_notice
 from worker.upkeep.idle_keeper import IdleKeeper
@@ -72,7 +74,9 @@ def _serve(settings: Settings, store: NodeStore, *, api: WorkerApi, worker: Work
     accelerators = None if settings.device == "cpu" else open_accelerators()
     devices = find_devices(accelerators, device=settings.device, slots=settings.slots)
     run_as = _prepare_users(settings, store, slots=devices.hardware.slots)
-    hardware = devices.hardware.model_copy(update={"isolation": isolation_of(run_as)})
+    hardware = devices.hardware.model_copy(
+        update={"isolation": "none" if run_as is None else run_as.isolation}
+    )
     node = LocalNode(
         store,
         settings.node_name,
@@ -120,6 +124,7 @@ def _serve(settings: Settings, store: NodeStore, *, api: WorkerApi, worker: Work
         sampler=sampler,
         ends_at=lambda: None if end is None else end.ends_at,
         notice_seconds=settings.notice_seconds,
+        accounts=AccountAnswers() if hardware.isolation == "owner" else None,
     )
     heart.beat()
     if heart.refusal is not None:
@@ -160,28 +165,27 @@ def _take_messages(settings: Settings, node: LocalNode) -> None:
     consume(create_app(settings, node))
 
 
-def _prepare_users(settings: Settings, node: NodeStore, *, slots: int) -> RunAs | None:
+def _prepare_users(settings: Settings, node: NodeStore, *, slots: int) -> UsersOfRanks | None:
     """Return the users of ranks, or None if ranks run as the worker's user.
 
     Raises:
         ValueError: `TRAINYARD_RUN_AS` cannot be used on this machine.
     """
-    if os.geteuid() == 0 and not in_user_namespace():
+    if os.geteuid() == 0 and not in_user_namespace() and settings.run_as != OWNER:
         logger.warning(
             "the worker is root%s; run it as a user of its own (docs/worker-processes.md)",
             "" if settings.run_as else ", and so is code of jobs",
         )
-    if not settings.run_as:
+    run_as = parse_run_as(settings.run_as)
+    if run_as is None:
         return None
-    run_as = RunAs.parse(settings.run_as)
     folders = [
         Path(place) for place in settings.root_paths().values() if not is_object_store(place)
     ]
     node.cache_dir.mkdir(exist_ok=True)
-    for folder in folders:
-        folder.mkdir(parents=True, exist_ok=True)
     caches = [node.cache_dir]
-    run_as.prepare_node(slots=slots, data_dir=node.data_dir, shared=caches, roots=folders)
-    runs = node.data_dir / "runs"
-    check_reach(run_as.for_operations(), run_directories=runs, folders=[*folders, *caches])
+    user = run_as.prepare_node(slots=slots, data_dir=node.data_dir, shared=caches, roots=folders)
+    # With accounts, the permissions of a root decide who reads it.
+    shared = [*folders, *caches] if isinstance(run_as, RunAs) else []
+    check_reach(user, run_directories=node.data_dir / "runs", folders=shared)
     return run_as

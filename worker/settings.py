@@ -16,7 +16,7 @@ from trainyard.outside.secret_file import read_secret, url_with_password
 from trainyard.protocol.worker_messages import NodeName
 from trainyard.spec.storage_uri import ROOT_PATTERN, is_object_store, split_object_store
 from worker.node.node_store import RUN_BYTES
-from worker.node.users import RunAs
+from worker.run_as.run_as_owner import parse_run_as
 
 
 def _check_roots(text: str) -> str:
@@ -30,8 +30,7 @@ def _check_labels(text: str) -> str:
 
 
 def _check_run_as(text: str) -> str:
-    if text:
-        RunAs.parse(text)
+    parse_run_as(text)
     return text
 
 
@@ -108,10 +107,10 @@ class Settings(BaseSettings):
     allow_code: bool = False
     """Whether this node runs code of jobs; the server has a setting with the same name."""
     run_as: Annotated[str, AfterValidator(_check_run_as)] = ""
-    """Users of torchrun, ranks and operations as `user:first-count`: `first` for operations, then
-    one id per attempt, in the groups of `user`. The worker then needs the capabilities CHOWN, KILL,
-    SETGID and SETUID. When empty, ranks run as the worker's user, and a job's code can read the
-    node's token.
+    """Users of torchrun, ranks and operations. `user:first-count`: `first` for operations, then one
+    id per attempt, in the groups of `user`. The worker then needs the capabilities CHOWN, KILL,
+    SETGID and SETUID. `owner`: the Unix account of the job's owner; the worker is then root. When
+    empty, ranks run as the worker's user, and a job's code can read the node's token.
     """
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Kind of slots; `auto` uses GPUs if NVML lists some."""

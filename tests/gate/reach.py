@@ -25,6 +25,7 @@ MIRRORS = {
     "tests/benchmarks": ("benchmarks/*",),
     "tests/chaos/rank_probe": ("trainer/rank_probe/*", "library/trainyard/prove/*/*"),
     "tests/e2e/own_planes/test_elastic.py": ("server/scheduler/elastic/*",),
+    "tests/e2e/own_planes/test_accounts.py": ("worker/run_as/*", "worker/node/*"),
     "tests/e2e/own_planes/test_environments.py": ("worker/environments/*", "server/jobs/packs/*"),
     "tests/e2e/own_planes/test_goodput.py": ("server/telemetry/goodput/*",),
     "tests/e2e/own_planes/test_object_store.py": ("trainer/storage/*", "trainer/checkpoint/*"),

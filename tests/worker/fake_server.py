@@ -145,10 +145,10 @@ class FakeServer:
         self.attempts: dict[str, FakeAttempt] = {}
         self.operations: dict[str, FakeOperation] = {}
         self.heartbeats: list[NodeHeartbeat] = []
-        self.packs: list[bytes] = []
-        """Content of the answers to fetches of a pack, in turn."""
+        self.packs: list[bytes] = []  # content of the answers to fetches of a pack, in turn
         self.fetches = 0
         """Fetches of packs so far."""
+        self.accounts: tuple[str, ...] = ()  # to look up
         self.time: float | None = None
         """The server's clock in the answers to heartbeats."""
         self.registrations: list[Registration] = []
@@ -296,6 +296,7 @@ class FakeServer:
                 if attempt.claimed and attempt.current and attempt.exit is None
             ),
             time=time.time() if self.time is None else self.time,
+            accounts=self.accounts,
         )
 
     def _wait_for_messages(self, request: MessagesRequest) -> None:

@@ -8,8 +8,10 @@ from pathlib import Path, PurePosixPath
 
 from trainyard.base.model_base import RecordModel
 from trainyard.spec.sections.program import UV_LOCK
+from worker.environments.account_files import read_as_account
 from worker.environments.interpreters import PythonFacts, cuda_version, python_facts
 from worker.node.files import LARGEST_RECORD, read_beneath
+from worker.node.users import RankUser
 
 PROJECT = "pyproject.toml"
 LARGEST_LOCK = 4 * 2**20
@@ -38,7 +40,14 @@ class BuildRequest(RecordModel):
         return hashlib.sha256(self.text.encode()).hexdigest()
 
 
-def request_of(base: Path, folder: Sequence[str], lock: str, *, python: str | None) -> BuildRequest:
+def request_of(
+    base: Path,
+    folder: Sequence[str],
+    lock: str,
+    *,
+    python: str | None,
+    user: RankUser | None = None,
+) -> BuildRequest:
     """Return the request to build a lock's environment for this node.
 
     Args:
@@ -46,15 +55,21 @@ def request_of(base: Path, folder: Sequence[str], lock: str, *, python: str | No
         folder: path below `base` to the code, as a list of names.
         lock: path of the lock relative to the code.
         python: version of the interpreter; if None, the worker's own version.
+        user: user of the ranks; an account reads the files with its own rights.
 
     Raises:
         ValueError: a file is missing or unsuitable, or the node lacks the interpreter.
     """
     path = PurePosixPath(lock)
     project = None
+    account = None if user is None or user.account is None else user
+
+    def read(parts: Sequence[str], shown: str) -> str:
+        return _text(base, parts, shown, account=account)
+
     if path.name == UV_LOCK:
-        project = _text(base, (*folder, *path.parent.parts, PROJECT), str(path.parent / PROJECT))
-    text = _text(base, (*folder, *path.parts), lock)
+        project = read((*folder, *path.parent.parts, PROJECT), str(path.parent / PROJECT))
+    text = read((*folder, *path.parts), lock)
     facts = python_facts(python)
     request = BuildRequest(python=facts, cuda=cuda_version(), lock=text, project=project)
     if len(request.text.encode()) > LARGEST_RECORD:
@@ -64,8 +79,10 @@ def request_of(base: Path, folder: Sequence[str], lock: str, *, python: str | No
     return request
 
 
-def _text(base: Path, parts: Sequence[str], shown: str) -> str:
+def _text(base: Path, parts: Sequence[str], shown: str, *, account: RankUser | None) -> str:
     try:
+        if account is not None:
+            return read_as_account(account, base, parts, limit=LARGEST_LOCK).decode()
         return read_beneath(base, parts, limit=LARGEST_LOCK).decode()
     except UnicodeDecodeError:
         raise ValueError(f"program.environment.lock: {shown} is not text in UTF-8") from None

@@ -20,7 +20,6 @@ from worker.node.files import read_record, read_small
 from worker.node.interface import interface_environment
 from worker.node.node_store import LaunchRecord, WorkerRun
 from worker.node.process_tree import ProcessTree
-from worker.node.users import user_environment
 
 
 @dataclass(frozen=True)
@@ -52,6 +51,11 @@ class Share:
                 f"{launch.node_rank} a share of them, but the allocation has {list(sizes)}"
             )
         return cls(run, launch, sizes)
+
+    def admit_user(self) -> None:
+        """Open the run directory to the ranks' user; root follows no link there afterwards."""
+        if self.launch.user is not None:
+            self.launch.user.admit(Path(self.run.root))
 
     @property
     def nodes(self) -> int:
@@ -151,20 +155,24 @@ class Share:
         launch record's. An attempt of several nodes gets the name of the network interface between
         them, unless the node or the job sets one. A separate user's name and home override all.
         """
-        launch, job, node = self.launch, self.variables, rank_environment()
+        launch, job, node = self.launch, self.variables, rank_environment(self.launch.user)
+        account = None if launch.user is None else launch.user.account
+        # Other users can guess the usual folder of an account, /tmp/torchinductor_NAME, and make it
+        # first. In a pool, its name is new for each attempt.
+        own_caches = not self.runs_program or account is not None
         threads = job.get("OMP_NUM_THREADS") or node.get("OMP_NUM_THREADS")
         return {
             **interface_environment(launch.others, node | job),
             **node,
             "PYTHONUNBUFFERED": "1",  # a line reaches the log at once, not at the end
-            **({} if self.runs_program else _kernel_caches(self.run)),
+            **(_kernel_caches(self.run) if own_caches else {}),
             **job,
             **launch.environment,  # includes the GPUs of the slots: a job sees no other job's GPU
             # With 1, torchrun would compute global ranks as if all nodes had as many ranks as this
             # one.
             "TORCH_ELASTIC_WORKER_IDENTICAL": "0",
             **({"OMP_NUM_THREADS": threads} if threads else {}),
-            **(user_environment(launch.attempt_id, self.run.home) if launch.user else {}),
+            **(launch.user.environment(launch.attempt_id, self.run.home) if launch.user else {}),
         }
 
     @cached_property

@@ -64,7 +64,7 @@ def environment_of(
         name, relative = split_place(code.folder)
         base = root_at(roots, name, named=f"program.code.folder={code.folder!r}")
         folder = PurePosixPath(relative).parts
-    request = request_of(base, folder, section.lock, python=section.python)
+    request = request_of(base, folder, section.lock, python=section.python, user=share.launch.user)
     name = section.root or share.spec.checkpoint.root
     store = EnvironmentStore(root_at(roots, name, named=f"program.environment.root={name!r}"))
     digest = request.digest

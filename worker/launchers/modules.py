@@ -48,7 +48,7 @@ def load_modules(names: Sequence[str], *, user: RankUser | None, folder: Path) -
     try:
         done = subprocess.run(
             words,
-            env=rank_environment(),
+            env=rank_environment(user),
             cwd=folder,
             stdin=subprocess.DEVNULL,
             capture_output=True,

@@ -68,7 +68,7 @@ class PodmanContainer:
         (scratch / SETTINGS).write_text('[engine]\nlock_type = "file"\n', encoding="utf-8")
         if self.user is not None:
             for folder in (self.store, scratch):
-                os.chown(folder, self.user.uid, self.user.uid)
+                os.chown(folder, self.user.uid, self.user.gid)
         return [*self._podman(), "load", "--quiet", "--input", self.image]
 
     def loaded(self) -> str:
@@ -80,7 +80,7 @@ class PodmanContainer:
         user = self.user.word if self.user else "-"
         command = [*self._podman(), "images", "--all", "--quiet", "--no-trunc"]
         tied = [*WRAPPER, "tie", str(os.getpid()), user, "--", *command]
-        found = {*output_of(tied, seconds=LIST_SECONDS, folder=self.run).split()}
+        found = {*output_of(tied, seconds=LIST_SECONDS, folder=self.run, user=self.user).split()}
         if len(found) != 1:
             raise ValueError(f"{self.image} holds {len(found)} images; legal: one")
         return found.pop()
@@ -108,7 +108,7 @@ class PodmanContainer:
         # As root of a user namespace, the process keeps the attempt's groups, which may write to
         # the storage. Outside of the namespace, the user owns the created files.
         rootless = ["--group-add=keep-groups"] if self.user is not None or os.geteuid() else []
-        rootless += ["--umask=0007"] if self.user is not None else []
+        rootless += [f"--umask={self.user.umask:04o}"] if self.user is not None else []
         return [
             *self._podman(),
             *("run", "--rm", "--pull=never", "--read-only", "--log-driver=passthrough"),
@@ -134,10 +134,13 @@ class PodmanContainer:
         # `unshare` enters a namespace with one id. Podman's own way would leave an intermediate
         # process that does not forward signals, and needs programs that `no_new_privs` disarms.
         apart = ["unshare", "--mount"]
-        if (uid := self.user.uid if self.user is not None else os.geteuid()) != 0:
+        uid, gid = os.geteuid(), os.geteuid()
+        if self.user is not None:
+            uid, gid = self.user.uid, self.user.gid
+        if uid != 0:
             apart += ["--user", "--map-root-user"]
             settings += ["_CONTAINERS_USERNS_CONFIGURED=done"]
-            settings += [f"_CONTAINERS_ROOTLESS_{kind}={uid}" for kind in ("UID", "GID")]
+            settings += [f"_CONTAINERS_ROOTLESS_UID={uid}", f"_CONTAINERS_ROOTLESS_GID={gid}"]
         return [
             # Ignore the account's Podman settings, which another user may be unable to read.
             *("/usr/bin/env", "--unset=XDG_CONFIG_HOME", "--unset=XDG_DATA_HOME"),

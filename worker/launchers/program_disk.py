@@ -20,4 +20,4 @@ def program_disk(run: WorkerRun, share: Share) -> FolderWatch | None:
         return None
     user = share.launch.user
     limit = Limit(share.launch.run_bytes, MAX_RUN_FILES)
-    return FolderWatch(Path(run.root), limit, user=None if user is None else user.uid)
+    return FolderWatch(Path(run.root), limit, user=user)

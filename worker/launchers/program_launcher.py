@@ -193,6 +193,7 @@ class ProgramLauncher(TorchrunLauncher):
         share, program = self._share, self._program
         attempt: AttemptSpec = share.attempt
         code = self._code(attempt.roots)
+        share.admit_user()  # the account reads the lock in the code, and loads modules and images
         interpreter = self._interpreter(attempt.roots)
         folder = self._working_folder(code)
         resume = attempt.resume
@@ -252,7 +253,7 @@ class ProgramLauncher(TorchrunLauncher):
         if program.code is not None and program.code.folder is not None:
             return folder_at(roots, program.code.folder, field="program.code.folder")
         code: Path = share.run.code
-        code.mkdir(exist_ok=True)
+        code.mkdir()  # no rank can enter the run directory yet
         if program.code is not None and program.code.pack is not None:
             unpack(fetch_pack(share, program.code.pack), code, user=share.launch.user)
         if share.launch.user is not None:

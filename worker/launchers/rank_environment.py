@@ -52,6 +52,9 @@ HIDDEN_NAMES = frozenset(
     }
 )
 
+OF_LOGIN = ("DBUS_", "KRB5", "MAIL", "SSH_", "SUDO_", "XDG_")
+"""Prefixes of variables that lead to credentials and services of the worker's own login."""
+
 
 def inherited_environment() -> dict[str, str]:
     """Return the variables of this process without the worker's own, such as tokens and passwords.
@@ -67,12 +70,16 @@ def inherited_environment() -> dict[str, str]:
     }
 
 
-def rank_environment() -> dict[str, str]:
+def rank_environment(user: RankUser | None = None) -> dict[str, str]:
     """Return the variables that ranks inherit; their proxy URLs have no user and password.
 
-    The worker and its supervisors need these credentials, but a job's code must not see them.
+    The worker and its supervisors need these credentials, but a job's code must not see them. Under
+    an account, the variables of the worker's own login are left out, too.
     """
     environment = inherited_environment()
+    if user is not None and user.account is not None:
+        for name in [each for each in environment if each.startswith(OF_LOGIN)]:
+            del environment[name]
     for name, value in environment.items():
         if name.upper().endswith("_PROXY"):
             environment[name] = without_login(value)
@@ -110,8 +117,14 @@ def check_reach(user: RankUser, *, run_directories: Path, folders: Iterable[Path
         ) from None
 
 
-def output_of(command: Sequence[str], *, seconds: float, folder: Path | None = None) -> str:
-    """Return the standard output of a command that runs in the ranks' environment.
+def output_of(
+    command: Sequence[str],
+    *,
+    seconds: float,
+    folder: Path | None = None,
+    user: RankUser | None = None,
+) -> str:
+    """Return the standard output of a command that runs in the environment of a user's ranks.
 
     Raises:
         ValueError: the command took longer than `seconds`, or failed; the message then has the last
@@ -120,7 +133,7 @@ def output_of(command: Sequence[str], *, seconds: float, folder: Path | None = N
     try:
         done = subprocess.run(
             command,
-            env=rank_environment(),
+            env=rank_environment(user),
             cwd=folder,
             stdin=subprocess.DEVNULL,
             capture_output=True,

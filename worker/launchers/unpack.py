@@ -31,7 +31,7 @@ def unpack(archive: Path, folder: Path, *, user: RankUser | None) -> None:
         ValueError: the archive is damaged, holds an illegal entry, or takes too long to read.
     """
     reader = [sys.executable, "-P", "-m", "worker.launchers.pack_reader", str(PROCESSOR_SECONDS)]
-    group = [] if user is None else [str(user.uid)]
+    group = [] if user is None else [str(user.own)]
     try:
         done = subprocess.run(
             [*reader, str(archive), str(folder), *group],

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from trainyard.run.artifacts.artifact_writer import reserve
+from worker.node.users import RankUser
 
 logger = logging.getLogger(__name__)
 
@@ -59,7 +60,7 @@ def is_low(folder: Path) -> bool:
     return free < reserved // 2
 
 
-def excess(folder: Path, limit: Limit, *, user: int | None = None) -> str | None:
+def excess(folder: Path, limit: Limit, *, user: RankUser | None = None) -> str | None:
     """Return a message if a folder exceeds a limit; otherwise None.
 
     The count stops at the limit and follows no link. If a folder's owner has removed access, this
@@ -89,7 +90,7 @@ def excess(folder: Path, limit: Limit, *, user: int | None = None) -> str | None
 
 
 def remove_all_but(
-    folder: Path, kept: Container[Path], records: Container[Path], *, user: int | None = None
+    folder: Path, kept: Container[Path], records: Container[Path], *, user: RankUser | None = None
 ) -> None:
     """Remove a folder's files without following links; all writers must have ended before.
 
@@ -115,7 +116,14 @@ def remove_all_but(
                     else:
                         _remove_file(Path(entry.path), kept, records)
     for place in deep:
-        remove_tree(Path(place))
+        _remove_below(folder, Path(place))
+
+
+def _remove_below(top: Path, folder: Path) -> None:
+    """Remove a folder below `top`, even if a process replaces folders on the way by links."""
+    *parents, name = folder.relative_to(top).parts
+    with suppress(OSError), _opened(top, parents) as fd:
+        remove_tree(Path(f"/proc/{os.getpid()}/fd/{fd}", name))
 
 
 def _remove_file(path: Path, kept: Container[Path], records: Container[Path]) -> None:
@@ -202,7 +210,7 @@ def _open(path: str) -> None:
 
 
 @contextmanager
-def rights_of(user: int | None) -> Iterator[None]:
+def rights_of(user: RankUser | None) -> Iterator[None]:
     """Let this thread access files with a user's rights, but send signals with its own rights.
 
     If the worker may not change users, the thread keeps its own rights.
@@ -210,7 +218,7 @@ def rights_of(user: int | None) -> Iterator[None]:
     libc = ctypes.CDLL(None)
     own = os.geteuid(), os.getegid()
     # These calls affect only the calling thread (setfsuid(2)).
-    ids = own if user is None else (user, user)
+    ids = own if user is None else (user.uid, user.own)
     libc.setfsgid(ids[1])
     libc.setfsuid(ids[0])
     try:
@@ -265,7 +273,7 @@ class FolderWatch:
         folder: Path,
         limit: Limit,
         *,
-        user: int | None = None,
+        user: RankUser | None = None,
         seconds: float = POLL_SECONDS,
     ) -> None:
         """Describe the watch; nothing starts.

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import secrets
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -39,7 +40,7 @@ from trainyard.run.directory import Entry, RunDirectory
 from worker.node.files import read_record
 from worker.node.hardware.devices import Devices
 from worker.node.process_identity import is_alive
-from worker.node.users import RankUser, RunAs
+from worker.node.users import FIRST_GROUP, LAST_GROUP, RankUser, UsersOfRanks
 
 RUN_BYTES = 64 * 2**30
 """Maximum size of a program's run directory, in bytes; a node may set another limit."""
@@ -259,15 +260,41 @@ class NodeStore:
 
     @contextmanager
     def users(self) -> Iterator[set[int]]:
-        """While the block runs, let no other launch choose a user id; yield the ids in use."""
+        """While the block runs, let no other launch choose an `own` id; yield the ids in use."""
         fd = os.open(self.data_dir / "users.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX)
             runs = filter(None, map(self.run_of, self.live()))
             users = [RankUser.of_run(run.root) for run in runs]
-            yield {user.uid for user in users if user is not None}
+            yield {user.own for user in users if user is not None}
         finally:
             os.close(fd)
+
+    def fresh_group(self) -> int:
+        """Return a group id that this data folder has never returned before.
+
+        The first id is random, so ids are hardly used again after the loss of the data folder.
+
+        Raises:
+            ValueError: every id was used, or the record of the last one is damaged.
+            OSError: the record cannot be read or written.
+        """
+        fd = os.open(self.data_dir / "last_group", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            last = os.pread(fd, 20, 0)
+            before = (
+                int(last)
+                if last
+                else FIRST_GROUP + secrets.randbelow((LAST_GROUP - FIRST_GROUP) // 2)
+            )
+            if not FIRST_GROUP <= before < LAST_GROUP:
+                raise ValueError(f"{self.data_dir}/last_group={before}: no group id follows")
+            os.pwrite(fd, f"{before + 1}\n".encode(), 0)
+            os.fsync(fd)  # before the first use of the id
+        finally:
+            os.close(fd)
+        return before + 1
 
     def lock(self, attempt_id: str, *, create: bool = False) -> AttemptLock | None:
         """Take the lock of an attempt; return None if another process holds it.
@@ -335,7 +362,7 @@ class LocalNode:
     """Slots of the node."""
     allow_code: bool = False
     """Whether the node runs code of jobs."""
-    run_as: RunAs | None = None
+    run_as: UsersOfRanks | None = None
     """Users of the ranks; by default, the worker's own user."""
     environment_days: float = 30.0
     """Number of days without use after which a build removes an environment."""

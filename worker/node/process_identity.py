@@ -51,6 +51,17 @@ def status_field(pid: int | str, name: str) -> str:
     return next((value.strip() for key, _, value in found if key == name), "")
 
 
+def ids_of(pid: int) -> tuple[frozenset[str], frozenset[str]]:
+    """Return the user ids and the group ids of a process; empty if no process has that pid."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return frozenset(), frozenset()
+    found = {"Uid": "", "Gid": "", "Groups": ""}
+    found |= {key: value for key, _, value in (ln.partition(":") for ln in lines.splitlines())}
+    return frozenset(found["Uid"].split()), frozenset((found["Gid"] + found["Groups"]).split())
+
+
 def boot_id() -> str:
     """Return the id that the kernel chose at boot."""
     return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()

@@ -16,9 +16,9 @@ from typing import Any
 from worker.node.cgroup import end_cgroup, make_cgroup, remove_cgroup
 from worker.node.process_identity import (
     ProcessStat,
+    ids_of,
     open_started_at,
     process_stat,
-    status_field,
 )
 from worker.node.rank_wrapper import CGROUP, ENVIRONMENT
 from worker.node.users import RankUser
@@ -242,18 +242,21 @@ def _end_marked(attempt_id: str, *, node: str) -> None:
 
 
 def end_user(user: RankUser) -> None:
-    """End each process that runs as a given user of ranks.
+    """End each process with the `own` id of a given user of ranks.
 
-    Descendants of a rank cannot gain privileges and so keep its user. An attempt has ended once its
-    user has no process.
+    Descendants of a rank cannot gain privileges and so keep its user and its groups. An attempt has
+    ended once no process has the id.
 
     Raises:
         NotEndedError: this process may not end a process of the user.
     """
-    _end_all(
-        f"processes of user {user.uid}",
-        lambda pid: str(user.uid) in status_field(pid, "Uid").split(),  # any user can read it
-    )
+    own, supervisor = str(user.own), str(os.geteuid())  # a supervisor may have joined the group
+
+    def has_id(pid: int) -> bool:
+        uids, gids = ids_of(pid)  # any user can read them
+        return own in uids or (own in gids and supervisor not in uids)
+
+    _end_all(f"processes of user {user.uid}", has_id)
 
 
 def _end_all(what: str, matches: Callable[[int], bool]) -> None:

@@ -1,8 +1,9 @@
 """Ties processes to their parents, and records each rank's exit; this file runs as a script.
 
 `rank_wrapper.py tie PARENT USER [SIGNAL...] -- COMMAND` becomes COMMAND, which the kernel ends when
-the process PARENT ends. USER is `uid:gid:gid...`, or `-` for the present user. COMMAND ignores the
-signals unless it handles them. A variable names the descriptor that holds COMMAND's variables.
+the process PARENT ends. USER is `uid:gid:umask:gid...`, or `-` for the present user. COMMAND
+ignores the signals unless it handles them. A variable names the descriptor that holds COMMAND's
+variables.
 
 `rank_wrapper.py rank RUN [RANK FOLDER] -- COMMAND` runs a rank. torchrun, or else the supervisor,
 starts the wrapper. RANK is the rank's number; when absent or `-`, the variable `RANK` holds the
@@ -88,16 +89,16 @@ def read_environment(descriptor: int) -> dict[str, str]:
     return dict(os.fsdecode(pair).split("=", 1) for pair in pairs)
 
 
-def become(uid: int, *groups: int) -> None:
+def become(uid: int, gid: int, umask: int, *groups: int) -> None:
     """Become a user for good; drop all capabilities and all means to regain one."""
     os.setgroups(groups)
-    os.setresgid(uid, uid, uid)  # the attempt's own group
+    os.setresgid(gid, gid, gid)
     os.setresuid(uid, uid, uid)
     drop_capabilities()
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0):
         raise OSError(ctypes.get_errno(), "prctl")
-    os.umask(0o007)  # files on the storage belong to the group that attempts share
+    os.umask(umask)
 
 
 def drop_capabilities() -> None:

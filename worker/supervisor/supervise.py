@@ -31,6 +31,7 @@ from worker.node.process_identity import own_identity
 from worker.node.process_tree import NotEndedError, become_subreaper, end_user
 from worker.node.rank_wrapper import forbid_core_dumps
 from worker.node.users import RankUser
+from worker.run_as.storage_check import closed_storage
 from worker.supervisor.event_tail import event_tail_of
 from worker.supervisor.exit_classification import (
     Findings,
@@ -226,10 +227,13 @@ class Supervisor:
         # Checked here, so that no launcher can omit the check.
         if not self._launch.allow_code and (refused := code_of(self._spec)):
             return self._fault(FailureReason.NOT_ALLOWED, refused)
+        if closed := closed_storage(self._share):
+            return self._fault(FailureReason.NOT_ALLOWED, closed)
         if unusable := unusable_devices(self._launch):
             self._reporter.withhold(unusable)
             return without_devices(self._launch.node, unusable)
         checked = self._launcher.prepare()
+        self._share.admit_user()
         # The signal that ends this node may have ended a child process of the check too.
         return () if isinstance(checked, Failure) and self._orders.leave else checked
 

@@ -280,7 +280,8 @@ def _is_own(connection: socket.socket) -> bool:
 def _redirect_output(folder: Path) -> None:
     """Redirect this process' output to the supervisor's log in a run directory."""
     log = os.open(
-        WorkerRun(folder).supervisor_log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        WorkerRun(folder).supervisor_log,
+        os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC,
     )
     for output in (1, 2):
         os.dup2(log, output)

@@ -13,6 +13,7 @@ from tests.e2e.control_plane import disk_of
 from tests.other_users import needs_root, open_folder, packages, python_for_others
 from tests.worker.conftest import wait_for
 from worker.node.folder_usage import FolderWatch, Limit, excess, remove_all_but
+from worker.node.users import RankUser
 
 MIB = 2**20
 LIMIT = Limit(4 * MIB, 100)
@@ -64,10 +65,11 @@ def closed(folder: Path, mode: int) -> Path:
     return private
 
 
-def counted_by_a_worker(folder: Path, *, user: int | None) -> str:
+def counted_by_a_worker(folder: Path, *, user: RankUser | None) -> str:
     """Return the count of a worker that is not root and may change its user."""
     words = (
         "from pathlib import Path; from worker.node.folder_usage import Limit, excess; import os; "
+        "from worker.node.users import RankUser; "
         f"print(excess(Path({str(folder)!r}), Limit({LIMIT.size}, 100), user={user!r})); "
         f"assert not os.access({str(folder / 'private' / 'large')!r}, os.R_OK), 'as before'"
     )
@@ -92,7 +94,7 @@ def test_no_folder_is_hidden_from_a_worker_that_is_not_root(mode: int) -> None:
         run.chmod(0o1770)
         unknown = counted_by_a_worker(run, user=None)
         assert unknown.startswith(f"{private} cannot be counted: ")
-        found = counted_by_a_worker(run, user=USER)
+        found = counted_by_a_worker(run, user=RankUser(uid=USER, groups=()))
         assert found == f"{run} takes more than 4,194,304 bytes of disk"
 
 
@@ -109,7 +111,7 @@ def test_folders_that_are_nested_too_deep_exceed_every_limit(tmp_path: Path) -> 
 
 @needs_root
 def test_what_a_user_wrote_is_removed_but_for_records(tmp_path: Path) -> None:
-    user = os.geteuid()
+    user = RankUser(uid=os.geteuid(), groups=())
     (tmp_path / "kept").write_bytes(bytes(2 * MIB))
     (tmp_path / "record").write_text("{}")
     (tmp_path / "false-record").write_bytes(bytes(2 * MIB))

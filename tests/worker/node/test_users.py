@@ -98,7 +98,7 @@ from types import SimpleNamespace
 from worker.launchers.warm.forkserver import ForkedLaunch, ForkedProcess, fork_all
 from worker.node.process_tree import ProcessTree, become_subreaper, end_user, NotEndedError
 from worker.launchers.rank_environment import check_reach
-from worker.node.users import RankUser, RunAs, capabilities, isolation_of
+from worker.node.users import RankUser, RunAs, capabilities
 user = RankUser(uid=61901, groups=(61900,))
 folder = Path(sys.argv[1])
 print("worker", os.getuid(), hex(capabilities()))
@@ -144,7 +144,7 @@ else:
     try:
         run_as = RunAs.parse(sys.argv[3] if len(sys.argv) > 3 else "nobody:61900-8")
         run_as.prepare_node(slots=2, data_dir=folder, shared=[])
-        print("prepared", isolation_of(run_as))
+        print("prepared", run_as.isolation)
     except ValueError as error:
         print(error)
 """

@@ -106,7 +106,7 @@ def test_code_of_a_rank_reaches_nothing_of_the_node_and_all_of_it_ends(
         assert RunAs.parse(RUN_AS).free(taken).uid == 61_922
     assert run.writer == user.uid
     modes = {path.name: path.stat().st_mode & 0o7777 for path in run.root.iterdir()}
-    assert (run.root.stat().st_mode & 0o7777, run.root.stat().st_gid) == (0o1770, user.uid)
+    assert (run.root.stat().st_mode & 0o7777, run.root.stat().st_gid) == (0o1700, user.uid)
     assert (modes["spec.json"], modes["supervisor.secret"]) == (0o640, 0o600)
     launched.supervise(python, "pry", launcher=launcher)
     record = attempt.exit()

@@ -77,7 +77,7 @@ class ForkedLaunch:
     marks: dict[str, str]
     """Variables to overwrite in `/proc/<pid>/environ`; each new value is as long as the old one."""
     user: str | None = None
-    """User of the processes as `uid:gid:gid...`; by default, the forkserver's own user."""
+    """User of the processes as `uid:gid:umask:gid...`; by default, the forkserver's own user."""
     cgroup: str | None = None
     """Cgroup that the processes join; None without cgroups."""
 
