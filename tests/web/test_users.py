@@ -211,6 +211,12 @@ def test_an_admin_changes_disables_and_enables_a_user(group: Group, enter: Enter
     expect(dialog.locator(COMMAND)).to_have_text("$ trainyard users role mallory operator")
     dialog.get_by_role("button", name="Save").click()
     expect(row.locator(".user-role")).to_have_text("operator")
+    row.get_by_role("button", name="Change").click()
+    dialog.get_by_label("Unix account").fill("mal")
+    words = "$ trainyard users change mallory --unix-account mal"
+    expect(dialog.locator(COMMAND)).to_have_text(words)
+    dialog.get_by_role("button", name="Save").click()
+    expect(row.locator(".user-name")).to_contain_text("Unix account mal")
     with group.member("mallory") as member:
         row.get_by_role("button", name="Disable").click()
         expect(dialog.get_by_role("listitem")).to_have_count(4)

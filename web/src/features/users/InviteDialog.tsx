@@ -6,8 +6,8 @@ import { errorAt, errorBeyond } from "@/shared/api/errors";
 import { ActionDialog } from "@/shared/ui/Dialog";
 import { Field } from "@/shared/ui/Field";
 import { LinkShown } from "./LinkShown";
-import { EmailField, RoleField } from "./RoleField";
 import { inviteCommand, type NewUser } from "./state";
+import { EmailField, RoleField } from "./UserFields";
 import { useUsersChanged } from "./useUsersChanged";
 
 export function InviteDialog({ onClose }: { onClose: () => void }) {

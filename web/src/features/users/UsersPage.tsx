@@ -92,7 +92,7 @@ interface UserRowProps {
 }
 
 function UserRow({ user, onOpen }: UserRowProps) {
-  const { name, email, kind, role } = user;
+  const { name, email, kind, role, unix_account } = user;
   const { words, tone, note } = stateOf(user, useNow());
   return (
     <tr>
@@ -105,6 +105,7 @@ function UserRow({ user, onOpen }: UserRowProps) {
             {email}
           </div>
         )}
+        {unix_account && <div className="small muted">Unix account {unix_account}</div>}
       </td>
       <td className="user-role">{kind === "person" && role}</td>
       <td className="user-state">
@@ -141,7 +142,7 @@ function Verbs({ user, onOpen }: UserRowProps) {
           {has_password ? "Reset password" : "New link"}
         </Button>
       )}
-      {isPerson && (
+      {!has_ended && (
         <Button small aria-label={`Change ${name}`} onClick={() => onOpen("change")}>
           Change
         </Button>

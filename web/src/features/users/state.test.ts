@@ -59,14 +59,26 @@ describe("command lines", () => {
     );
   });
 
+  const typed = { role: ada.role, email: "", account: "" };
+
+  it("change the Unix account", () => {
+    const account = changesOf(ada, { ...typed, account: " ada " });
+    expect(account).toEqual({ unix_account: "ada" });
+    expect(changeCommand(ada, account)).toBe("trainyard users change ada --unix-account ada");
+    const removed = changesOf({ ...ada, unix_account: "ada" }, typed);
+    expect(changeCommand(ada, removed)).toBe("trainyard users change ada --unix-account ''");
+    const both = changesOf(ada, { ...typed, role: "operator", account: "ada" });
+    expect(changeCommand(ada, both)).toContain('{"role":"operator","unix_account":"ada"}');
+  });
+
   it("change the role, or by the API the e-mail address", () => {
-    expect(changesOf(ada, "user", "  ")).toEqual({});
-    const role = changesOf(ada, "operator", "");
+    expect(changesOf(ada, { ...typed, email: "  " })).toEqual({});
+    const role = changesOf(ada, { ...typed, role: "operator" });
     expect(changeCommand(ada, role)).toBe("trainyard users role ada operator");
-    const email = changesOf(ada, "user", "a@b.example");
+    const email = changesOf(ada, { ...typed, email: "a@b.example" });
     expect(changeCommand(ada, email)).toBe(
       `curl -X PATCH -H "Authorization: Bearer $TRAINYARD_TOKEN" --json '{"email":"a@b.example"}' "$TRAINYARD_URL/api/v1/users/01jd"`,
     );
-    expect(changesOf({ ...ada, email: "a@b.example" }, "user", "")).toEqual({ email: null });
+    expect(changesOf({ ...ada, email: "a@b.example" }, typed)).toEqual({ email: null });
   });
 });

@@ -67,19 +67,36 @@ export interface UserChanges {
   role?: ClusterRole;
   /** Null removes the address. */
   email?: string | null;
+  /** Null removes the account. */
+  unix_account?: string | null;
+}
+
+/** The typed fields of a user. */
+export interface TypedUser {
+  role: ClusterRole;
+  email: string;
+  account: string;
 }
 
 /** Return the fields that differ from those of the user. */
-export function changesOf(user: User, role: ClusterRole, email: string): UserChanges {
+export function changesOf(user: User, { role, email, account }: TypedUser): UserChanges {
   const address = email.trim() || null;
+  const unixAccount = account.trim() || null;
   return {
     ...(role === user.role ? {} : { role }),
     ...(address === user.email ? {} : { email: address }),
+    ...(unixAccount === user.unix_account ? {} : { unix_account: unixAccount }),
   };
 }
 
-/** Return the command of a change; an e-mail address changes only by the API. */
+/** Return the command of a change; an e-mail address, or two fields, change only by the API. */
 export function changeCommand(user: User, changes: UserChanges): string {
-  if (changes.email !== undefined) return curl("PATCH", `/users/${user.id}`, changes);
+  const { email, unix_account } = changes;
+  if (email !== undefined || Object.keys(changes).length > 1) {
+    return curl("PATCH", `/users/${user.id}`, changes);
+  }
+  if (unix_account !== undefined) {
+    return command("users", "change", user.name, "--unix-account", unix_account ?? "");
+  }
   return command("users", "role", user.name, changes.role ?? user.role);
 }

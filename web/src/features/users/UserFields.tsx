@@ -1,4 +1,4 @@
-// The choice of a role, with what it allows, and the field of an e-mail address.
+// The fields of a user: the role with what it allows, the e-mail address and the Unix account.
 import type { ClusterRole } from "@/shared/api/types";
 import { Field } from "@/shared/ui/Field";
 import { ROLES } from "./state";
@@ -49,6 +49,36 @@ export function EmailField({ value, error, onChange }: EmailFieldProps) {
         value={value}
         aria-invalid={error !== undefined}
         aria-describedby="user-email-said"
+        onChange={(event) => onChange(event.target.value)}
+      />
+    </Field>
+  );
+}
+
+interface AccountFieldProps {
+  value: string;
+  error?: string | undefined;
+  /** The own account: another admin changes it. */
+  isFixed: boolean;
+  onChange: (account: string) => void;
+}
+
+export function AccountField({ value, error, isFixed, onChange }: AccountFieldProps) {
+  const help = isFixed
+    ? "Another admin can change your own account."
+    : "Nodes with TRAINYARD_RUN_AS=owner run the user's jobs under it; may be empty.";
+  return (
+    <Field htmlFor="user-account" label="Unix account" help={help} error={error}>
+      <input
+        id="user-account"
+        className="input"
+        autoComplete="off"
+        spellCheck={false}
+        maxLength={32}
+        disabled={isFixed}
+        value={value}
+        aria-invalid={error !== undefined}
+        aria-describedby="user-account-said"
         onChange={(event) => onChange(event.target.value)}
       />
     </Field>
