@@ -95,7 +95,7 @@ export function changeCommand(user: User, changes: UserChanges): string {
   if (email !== undefined || Object.keys(changes).length > 1) {
     return curl("PATCH", `/users/${user.id}`, changes);
   }
-  if (unix_account !== undefined) {
+  if (unix_account !== undefined || user.kind === "service") {
     return command("users", "change", user.name, "--unix-account", unix_account ?? "");
   }
   return command("users", "role", user.name, changes.role ?? user.role);
