@@ -181,7 +181,7 @@ def test_hostile_files_keep_no_other_run_from_an_import(yard: Client, tmp_path: 
         assert done.returncode == 1, done.stderr
         assert time.monotonic() - began < LONGEST_IMPORT
         assert {"deep-lake", "rough-sea"} == {job.name for job in who.jobs() if job.imported_from}
-        for reason in ("aliases are not read", "no store of MLflow", "too big"):
+        for reason in ("aliases are not read", "not a store of MLflow", "too big"):
             assert reason in done.stderr + done.stdout
 
 
