@@ -19,7 +19,8 @@ from tests.server.api.sso.wrong_issuer import (
     wrong_issuer,
 )
 
-NOW = int(time.time())
+PAST = 1_600_000_000
+"""Constant, so that the names of the tests do not change."""
 LOGOUT = "http://schemas.openid.net/event/backchannel-logout"
 BACKCHANNEL = f"{OIDC}/backchannel-logout"
 
@@ -92,8 +93,8 @@ def test_a_logout_of_a_session_ends_this_one(
         {"nonce": "x"},
         {"jti": None},
         {"iat": None},
-        {"iat": NOW - 3600},
-        {"exp": NOW - 3600},
+        {"iat": PAST},
+        {"exp": PAST},
         {"sub": None},
         {"sub": 7},
         {"sid": 7},
