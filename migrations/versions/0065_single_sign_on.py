@@ -34,7 +34,6 @@ def _create_identities() -> None:
         sa.Column("user_id", sa.String(26), nullable=False),
         sa.Column("refresh_token", sa.Text()),
         sa.Column("refresh_at", sa.DateTime(timezone=True)),
-        sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
         sa.ForeignKeyConstraint(["user_id"], ["users.id"], name="fk_identities_user_id_users"),
         sa.PrimaryKeyConstraint("issuer", "subject", name="pk_identities"),
         sa.UniqueConstraint("user_id", name="uq_identities_user_id"),

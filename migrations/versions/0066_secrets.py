@@ -21,7 +21,6 @@ def upgrade() -> None:
         sa.Column("name", sa.String(80), nullable=False),
         sa.Column("version", sa.Integer, nullable=False),
         sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
-        sa.Column("created_by", sa.String(100), nullable=False),
         sa.Column("deleted_at", sa.DateTime(timezone=True)),
         sa.CheckConstraint("(project IS NULL) != (user_id IS NULL)", name=op.f("ck_secrets_owner")),
         sa.ForeignKeyConstraint(

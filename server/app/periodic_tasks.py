@@ -46,7 +46,7 @@ _DECLARED = (
     _upkeep("forget_failed_logins", "Deletes counts of failed logins."),
     _task("refresh_groups", 10.0, "Starts refreshes of groups at the issuer, in a thread."),
     _upkeep("expire_groups", "Ends roles of groups that the issuer no longer confirms."),
-    _upkeep("forget_pending_logins", "Deletes logins through the issuer that did not end."),
+    _upkeep("forget_pending_logins", "Deletes expired logins of browsers and devices."),
     _upkeep("forget_operations", "Deletes operations that ended long ago."),
     _upkeep("forget_groups", "Deletes groups of the queue without jobs."),
     _upkeep("fold_rank_metrics", "Folds metrics of ranks that ended without a report."),

@@ -203,12 +203,12 @@ def _stored(
     with context.database.write() as connection:
         if pending.session_id is not None:
             user_id = _linking_user(context, connection, pending.session_id)
-            link_user(context, connection, issuer, user_id=user_id, person=person)
+            link_user(connection, issuer, user_id=user_id, person=person)
             name = connection.scalar(select(users.c.name).where(users.c.id == user_id))
             name_caller(CallerIdentity(name, user_id, session_id=pending.session_id))
         elif pending.invitation is not None:
             user_id = _invited_user(context, connection, pending.invitation)
-            link_user(context, connection, issuer, user_id=user_id, person=person)
+            link_user(connection, issuer, user_id=user_id, person=person)
         else:
             user_id = find_user(context, connection, issuer, person=person)
         is_checked = note_login(context, connection, user_id=user_id, person=person)

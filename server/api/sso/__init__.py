@@ -1,1 +1,1 @@
-"""Single sign-on through an OpenID Connect issuer, and logins of devices (docs/sso.md)."""
+"""Single sign-on through an OpenID Connect issuer (docs/sso.md)."""

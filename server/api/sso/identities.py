@@ -63,7 +63,7 @@ def find_user(
         _check_sign_up(context, connection, person)
         user_id = _create_user(context, connection, person)
         lock_users(connection, [user_id])
-        _add_identity(context, connection, issuer, user_id=user_id, person=person)
+        _add_identity(connection, issuer, user_id=user_id, person=person)
     else:
         lock_users(connection, [user_id])
     if connection.scalar(select(users.c.id).where(users.c.id == user_id, IS_ACTIVE)) is None:
@@ -72,7 +72,6 @@ def find_user(
 
 
 def link_user(
-    context: Context,
     connection: Connection,
     issuer: Issuer,
     *,
@@ -88,7 +87,7 @@ def link_user(
     query = select(identities).where(or_(same, identities.c.user_id == user_id))
     found = connection.execute(query).all()
     if not found:
-        _add_identity(context, connection, issuer, user_id=user_id, person=person)
+        _add_identity(connection, issuer, user_id=user_id, person=person)
         return
     (first, *others) = found
     is_own = (first.issuer, first.subject, first.user_id) == (issuer.url, person.subject, user_id)
@@ -203,7 +202,6 @@ def _free_name(connection: Connection, name: str) -> str:
 
 
 def _add_identity(
-    context: Context,
     connection: Connection,
     issuer: Issuer,
     *,
@@ -214,6 +212,5 @@ def _add_identity(
         "issuer": issuer.url,
         "subject": person.subject,
         "user_id": user_id,
-        "created_at": context.now(),
     }
     connection.execute(insert(identities).values(row))

@@ -166,13 +166,12 @@ def _put(
             "name": name,
             "version": version,
             "created_at": now,
-            "created_by": by.name,
         }
         connection.execute(insert(secrets).values(row))
     else:
         changed: dict[str, Any] = {"version": version, "deleted_at": None}
         if former.deleted_at is not None:
-            changed |= {"created_at": now, "created_by": by.name}
+            changed |= {"created_at": now}
         connection.execute(update(secrets).where(secrets.c.id == secret_id).values(changed))
         old = secret_versions.c.version <= version - VERSIONS_KEPT
         connection.execute(

@@ -14,6 +14,7 @@ from typing import Protocol
 from urllib.parse import urlsplit
 
 from server.core.settings import SYSLOG_PORTS
+from trainyard.run.atomic import sync_folder
 
 PRIORITY = 13 * 8 + 5
 """Facility `log audit` and severity `notice` of RFC 5424."""
@@ -64,16 +65,7 @@ class AuditFile:
                 os.ftruncate(file.fileno(), end)
                 raise
         if end == 0:
-            _sync_folder(self.path.parent)
-
-
-def _sync_folder(folder: Path) -> None:
-    """Sync the entry of a new file to the disk."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+            sync_folder(self.path.parent)
 
 
 class Syslog:

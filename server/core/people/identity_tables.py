@@ -33,7 +33,6 @@ identities = Table(
     Column("user_id", ID, ForeignKey("users.id"), nullable=False, unique=True),
     Column("refresh_token", Text),  # encrypted; null if the issuer gave none, or has refused it
     Column("refresh_at", UtcDateTime, index=True),  # time of the next refresh; null without a token
-    Column("created_at", UtcDateTime, nullable=False),
 )
 
 # Logins that have begun at the issuer. Nonce and verifier follow from the cookie, which only the

@@ -27,7 +27,6 @@ secrets = Table(
     Column("name", String(80), nullable=False),
     Column("version", Integer, nullable=False),  # newest version, deleted ones included
     Column("created_at", UtcDateTime, nullable=False),
-    Column("created_by", String(100), nullable=False),
     Column("deleted_at", UtcDateTime),
     CheckConstraint("(project IS NULL) != (user_id IS NULL)", name="owner"),
     UniqueConstraint("project", "name"),

@@ -20,7 +20,7 @@ class DeviceRequest(SpecModel):
     """Name of the machine, which the person sees."""
     scopes: Annotated[tuple[Permission, ...], Field(min_length=1)] | None = None
     """Permissions of the token, each once. Null gives every permission of the user except
-    `sources:write`, `tokens:admin` and `users:admin`."""
+    `audit:read`, `sources:write`, `tokens:admin` and `users:admin`."""
     expires_in_seconds: Annotated[int, Field(ge=60, le=30 * DAY)] = 30 * DAY
     """Lifetime of the token; 30 days by default, and at most."""
 
@@ -73,8 +73,8 @@ class DeviceView(RecordModel):
     same_address: bool
     """Whether this is the address of the person, too. Over ssh, it usually is not."""
     scopes: tuple[Permission, ...] | None
-    """Permissions of the token; null for all except `sources:write`, `tokens:admin` and
-    `users:admin`."""
+    """Permissions of the token; null for all except `audit:read`, `sources:write`,
+    `tokens:admin` and `users:admin`."""
     lifetime_seconds: int
     """Lifetime of the token, in seconds."""
     expires_at: datetime

@@ -219,7 +219,7 @@ def test_a_short_value_has_a_warning(ada: TestClient) -> None:
 
 def test_a_project_has_a_maximum_number_of_secrets(ada: TestClient, context: Context) -> None:
     now = context.now()
-    row = {"project": OURS, "version": 1, "created_at": now, "created_by": "ada"}
+    row = {"project": OURS, "version": 1, "created_at": now}
     rows = [{**row, "id": context.new_id(), "name": f"s{n}"} for n in range(MAX_SECRETS)]
     with context.database.write() as connection:
         connection.execute(secrets.insert(), rows)
@@ -229,7 +229,7 @@ def test_a_project_has_a_maximum_number_of_secrets(ada: TestClient, context: Con
 
 def test_names_of_deleted_secrets_are_bounded(ada: TestClient, context: Context) -> None:
     now = context.now()
-    row = {"project": OURS, "version": 1, "created_at": now, "created_by": "ada", "deleted_at": now}
+    row = {"project": OURS, "version": 1, "created_at": now, "deleted_at": now}
     rows = [{**row, "id": context.new_id(), "name": f"s{n}"} for n in range(MAX_NAMES)]
     with context.database.write() as connection:
         connection.execute(secrets.insert(), rows)

@@ -5676,7 +5676,7 @@ export interface components {
             /**
              * Scopes
              * @description Permissions of the token, each once. Null gives every permission of the user except
-             *     `sources:write`, `tokens:admin` and `users:admin`.
+             *     `audit:read`, `sources:write`, `tokens:admin` and `users:admin`.
              */
             scopes?: components["schemas"]["Permission"][] | null;
             /**
@@ -5708,8 +5708,8 @@ export interface components {
             same_address: boolean;
             /**
              * Scopes
-             * @description Permissions of the token; null for all except `sources:write`, `tokens:admin` and
-             *     `users:admin`.
+             * @description Permissions of the token; null for all except `audit:read`, `sources:write`,
+             *     `tokens:admin` and `users:admin`.
              */
             scopes: components["schemas"]["Permission"][] | null;
             /**
