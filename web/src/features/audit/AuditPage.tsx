@@ -57,7 +57,7 @@ export function AuditPage() {
           </EmptyState>
         ) : (
           <>
-            <Table label="Audit log" columns={COLUMNS} className="audit">
+            <Table label="Audit log" columns={COLUMNS} className="audit cards">
               {rows.map((row) => (
                 <Row key={row.seq} row={row} onShow={() => setShown(row)} />
               ))}

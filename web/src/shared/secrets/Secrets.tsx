@@ -52,7 +52,7 @@ export function Secrets({ holder, headingId, barrier, purpose }: SecretsProps) {
       ) : secrets.data.length === 0 ? (
         <p className="panel secrets-none muted">None. {purpose}</p>
       ) : (
-        <Table label="Secrets" columns={COLUMNS} className="secrets">
+        <Table label="Secrets" columns={COLUMNS} className="secrets cards">
           {secrets.data.map((secret) => (
             <SecretRow key={secret.name} secret={secret} mayWrite={!barrier} onOpen={setOpened} />
           ))}

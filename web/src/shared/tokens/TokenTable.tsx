@@ -4,6 +4,7 @@ import type { Token } from "@/shared/api/types";
 import { NONE } from "@/shared/format/numbers";
 import { Badge, type Tone } from "@/shared/ui/Badge";
 import { Button } from "@/shared/ui/Button";
+import { cx } from "@/shared/ui/cx";
 import { RelativeTime } from "@/shared/ui/RelativeTime";
 import { type Column, Table } from "@/shared/ui/table/Table";
 import type { Account } from "./account";
@@ -46,7 +47,7 @@ export function TokenTable({ tokens, hasUsers = false, account = null }: TokenTa
       <Table
         label="Tokens"
         columns={hasUsers ? COLUMNS_WITH_USER : COLUMNS}
-        className={hasUsers ? "tokens tokens-of-users" : "tokens"}
+        className={cx("tokens cards", hasUsers && "tokens-of-users")}
       >
         {tokens.map((token) => (
           <TokenRow key={token.id} token={token} hasUser={hasUsers} onRevoke={setRevoked} />

@@ -41,7 +41,7 @@ export function ServiceAccounts({ project, accounts }: ServiceAccountsProps) {
           token.
         </p>
       ) : (
-        <Table label="Service accounts" columns={COLUMNS} className="members">
+        <Table label="Service accounts" columns={COLUMNS} className="members cards">
           {accounts.map((account) => (
             <AccountRow
               key={account.user}

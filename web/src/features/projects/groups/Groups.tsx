@@ -47,7 +47,7 @@ export function Groups({ project }: { project: string }) {
           None. The persons of a group have its role, while the issuer confirms the group.
         </p>
       ) : (
-        <Table label="Groups" columns={COLUMNS} className="members groups">
+        <Table label="Groups" columns={COLUMNS} className="members groups cards">
           {groups.data.map((group) => (
             <tr key={group.group}>
               <td className="member-name">{group.group}</td>

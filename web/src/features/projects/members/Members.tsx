@@ -54,7 +54,7 @@ export function Members({ project, members }: MembersProps) {
           Add a member
         </Button>
       </div>
-      <Table label="Members" columns={COLUMNS} className="members">
+      <Table label="Members" columns={COLUMNS} className="members cards">
         <tr>
           <td className="member-name">
             Everyone
