@@ -5,12 +5,9 @@ import { useBarriers } from "@/shared/api/useMay";
 import { command } from "@/shared/format/shell";
 import { Button } from "@/shared/ui/Button";
 import { CommandLine } from "@/shared/ui/CommandLine";
-import { RelativeTime } from "@/shared/ui/RelativeTime";
 import { Table } from "@/shared/ui/table/Table";
+import { COLUMNS, MemberCells } from "../members/MemberCells";
 import { MemberDialog } from "../members/MemberDialog";
-import { COLUMNS } from "../members/Members";
-import { RoleBadge } from "../members/RoleBadge";
-import { Use } from "../members/Use";
 import { EndAccountDialog, NewAccountDialog } from "./AccountDialogs";
 import { TokensDialog } from "./TokensDialog";
 
@@ -90,38 +87,31 @@ interface AccountRowProps {
 }
 
 function AccountRow({ account, mayWrite, onOpen }: AccountRowProps) {
-  const { user, role, since } = account;
+  const { user } = account;
   return (
     <tr>
-      <td className="member-name">{user}</td>
-      <td className="member-role">
-        <RoleBadge role={role} />
-      </td>
-      <td className="member-use">
-        <Use member={account} />
-      </td>
-      <td className="member-since number">
-        <RelativeTime at={since} isSentence />
-      </td>
-      <td className="member-actions">
-        {mayWrite && (
-          <>
-            <Button small aria-label={`Tokens of ${user}`} onClick={() => onOpen("tokens")}>
-              Tokens
-            </Button>
-            <Button
-              small
-              aria-label={`Change role and limits of ${user}`}
-              onClick={() => onOpen("change")}
-            >
-              Change
-            </Button>
-            <Button small aria-label={`Delete ${user}`} onClick={() => onOpen("delete")}>
-              Delete
-            </Button>
-          </>
-        )}
-      </td>
+      <MemberCells
+        member={account}
+        actions={
+          mayWrite && (
+            <>
+              <Button small aria-label={`Tokens of ${user}`} onClick={() => onOpen("tokens")}>
+                Tokens
+              </Button>
+              <Button
+                small
+                aria-label={`Change role and limits of ${user}`}
+                onClick={() => onOpen("change")}
+              >
+                Change
+              </Button>
+              <Button small aria-label={`Delete ${user}`} onClick={() => onOpen("delete")}>
+                Delete
+              </Button>
+            </>
+          )
+        }
+      />
     </tr>
   );
 }

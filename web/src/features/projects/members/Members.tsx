@@ -6,27 +6,14 @@ import { command } from "@/shared/format/shell";
 import { Badge } from "@/shared/ui/Badge";
 import { Button } from "@/shared/ui/Button";
 import { CommandLine } from "@/shared/ui/CommandLine";
-import { RelativeTime } from "@/shared/ui/RelativeTime";
-import { type Column, Table } from "@/shared/ui/table/Table";
+import { Table } from "@/shared/ui/table/Table";
 import { EveryoneDialog } from "./EveryoneDialog";
 import { LimitsDialog } from "./LimitsDialog";
 import { limitsOf, limitWords } from "./limits";
+import { COLUMNS, MemberCells } from "./MemberCells";
 import { MemberDialog } from "./MemberDialog";
 import { RemoveDialog } from "./RemoveDialog";
 import { RoleBadge } from "./RoleBadge";
-import { Use } from "./Use";
-
-export const COLUMNS: readonly Column[] = [
-  { name: "name", label: "Name" },
-  { name: "role", label: "Role", className: "member-role" },
-  { name: "use", label: "Use", className: "member-use" },
-  { name: "since", label: "Since", number: true, className: "member-since" },
-  {
-    name: "action",
-    label: <span className="visually-hidden">Actions</span>,
-    className: "member-actions",
-  },
-];
 
 type Opened =
   | { dialog: "add" }
@@ -145,41 +132,33 @@ interface MemberRowProps {
 }
 
 function MemberRow({ member, isSelf, mayWrite, onOpen }: MemberRowProps) {
-  const { user, role, since } = member;
+  const { user } = member;
   return (
     <tr>
-      <td className="member-name">
-        {user} {isSelf && <Badge tone="accent">you</Badge>}
-      </td>
-      <td className="member-role">
-        <RoleBadge role={role} />
-      </td>
-      <td className="member-use">
-        <Use member={member} />
-      </td>
-      <td className="member-since number">
-        <RelativeTime at={since} isSentence />
-      </td>
-      <td className="member-actions">
-        {mayWrite && (
-          <>
-            <Button
-              small
-              aria-label={`Change role and limits of ${user}`}
-              onClick={() => onOpen("change")}
-            >
-              Change
-            </Button>
-            <Button
-              small
-              aria-label={isSelf ? "Leave the project" : `Remove ${user}`}
-              onClick={() => onOpen("remove")}
-            >
-              {isSelf ? "Leave" : "Remove"}
-            </Button>
-          </>
-        )}
-      </td>
+      <MemberCells
+        member={member}
+        note={isSelf && <Badge tone="accent">you</Badge>}
+        actions={
+          mayWrite && (
+            <>
+              <Button
+                small
+                aria-label={`Change role and limits of ${user}`}
+                onClick={() => onOpen("change")}
+              >
+                Change
+              </Button>
+              <Button
+                small
+                aria-label={isSelf ? "Leave the project" : `Remove ${user}`}
+                onClick={() => onOpen("remove")}
+              >
+                {isSelf ? "Leave" : "Remove"}
+              </Button>
+            </>
+          )
+        }
+      />
     </tr>
   );
 }
