@@ -20,7 +20,7 @@ from server.cluster.nodes.series import device_values, host_values, node_values
 from server.cluster.nodes.slots import withheld_from_placement
 from server.cluster.projects.queries import Project, views
 from server.core.audit.audit_tables import audit_log, audit_marks, audit_pending
-from server.core.audit.exporting import destinations
+from server.core.audit.destinations import destinations
 from server.core.context import Context
 from server.core.database.held import of_held
 from server.core.database.rows import Node

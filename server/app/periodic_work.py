@@ -9,9 +9,9 @@ from server.api.issuer_logins.pending import forget_pending
 from server.api.sso.refresh import GroupKeeper
 from server.app.periodic_tasks import TASKS
 from server.cluster.projects.usage import RecentUsage
+from server.core.audit.audit_retention import forget_segments
 from server.core.audit.chain import seal
 from server.core.audit.exporting import AuditExporter
-from server.core.audit.segments import forget_segments
 from server.core.context import Context
 from server.core.periodic import PeriodicWork, Run, store_times
 from server.jobs.jobs.idempotency import forget_old_keys

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Protocol
 from urllib.parse import urlsplit
 
-from server.core.settings import SYSLOG_PORTS
+from server.core.settings import SYSLOG_PORTS, Settings
 from trainyard.run.atomic import sync_folder
 
 PRIORITY = 13 * 8 + 5
@@ -126,3 +126,13 @@ def _end(connection: socket.socket) -> None:
     except TimeoutError:
         words = f"the receiver did not end the connection within {CLOSE_SECONDS:g} s"
         raise TimeoutError(words) from None
+
+
+def destinations(settings: Settings) -> list[Destination]:
+    """Return the destinations that the settings name."""
+    found: list[Destination] = []
+    if settings.audit_file is not None:
+        found.append(AuditFile(settings.audit_file))
+    if settings.audit_syslog is not None:
+        found.append(Syslog(settings.audit_syslog))
+    return found

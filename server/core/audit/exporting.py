@@ -5,20 +5,17 @@ from __future__ import annotations
 import logging
 import threading
 from contextlib import suppress
-from typing import Any
 
 from sqlalchemy import select, update
 from sqlalchemy.exc import SQLAlchemyError
 
 from server.core.audit.audit_tables import audit_marks
-from server.core.audit.destinations import AuditFile, Destination, Syslog
+from server.core.audit.destinations import Destination, destinations
 from server.core.audit.export_lines import lines_after
-from server.core.audit.request_rows import append_rows
+from server.core.audit.request_rows import append_rows, system_row
 from server.core.context import Context
 from server.core.database.engine import LeadLostError
 from server.core.database.upsert import insert_absent, insert_or_replace
-from server.core.settings import Settings
-from trainyard.protocol.audit_log.views import AuditOutcome
 
 logger = logging.getLogger(__name__)
 
@@ -26,16 +23,6 @@ BATCH = 500
 """Number of rows that one write has at most."""
 RETRY_SECONDS = 5.0
 """Pause after a failed write."""
-
-
-def destinations(settings: Settings) -> list[Destination]:
-    """Return the destinations that the settings name."""
-    found: list[Destination] = []
-    if settings.audit_file is not None:
-        found.append(AuditFile(settings.audit_file))
-    if settings.audit_syslog is not None:
-        found.append(Syslog(settings.audit_syslog))
-    return found
 
 
 class AuditExporter:
@@ -119,16 +106,8 @@ def export_batch(context: Context, destination: Destination) -> int:
         insert_or_replace(connection, audit_marks, [mark])
         if position is not None and position < found.first - 1:
             logger.error("retention deleted rows that the audit log's export to %s lacks", name)
-            append_rows(connection, [_gap(context, name, position=position, until=found.first - 1)])
+            until = found.first - 1
+            missed = {"until_seq": until, "rows": until - position}
+            gap = system_row(context, "audit_export_gap", object=f"audit/{name}", after=missed)
+            append_rows(connection, [gap])
     return len(found.lines)
-
-
-def _gap(context: Context, name: str, *, position: int, until: int) -> dict[str, Any]:
-    """Return the row that names the rows that a destination has missed."""
-    return {
-        "at": context.now(),
-        "operation": "audit_export_gap",
-        "outcome": AuditOutcome.CHANGED,
-        "object": f"audit/{name}",
-        "after": {"until_seq": until, "rows": until - position},
-    }

@@ -293,6 +293,26 @@ def append_rows(connection: Connection, rows: Iterable[Mapping[str, Any]]) -> No
         connection.execute(APPEND, entries)
 
 
+def system_row(
+    context: Context,
+    operation: str,
+    *,
+    outcome: AuditOutcome = AuditOutcome.CHANGED,
+    object: str,  # noqa: A002 - the name of the column
+    before: Mapping[str, Any] | None = None,
+    after: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Return the row of what no request to the API did."""
+    return {
+        "at": context.now(),
+        "operation": operation,
+        "outcome": outcome,
+        "object": object,
+        "before": before,
+        "after": after,
+    }
+
+
 def command_row(
     context: Context,
     operation: str,
@@ -302,16 +322,8 @@ def command_row(
     before: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Return the row of a use of the server's command line, which has no caller of the API."""
-    return {
-        "at": context.now(),
-        "operation": operation,
-        "outcome": outcome,
-        "object": object,
-        "before": before,
-        "break_glass": True,
-        "user": BUILT_IN_USER,
-        "user_id": ADMIN_USER_ID,
-    }
+    row = system_row(context, operation, outcome=outcome, object=object, before=before)
+    return row | {"break_glass": True, "user": BUILT_IN_USER, "user_id": ADMIN_USER_ID}
 
 
 def store_read(context: Context, request: AuditedRequest) -> None:

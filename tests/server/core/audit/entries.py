@@ -1,16 +1,25 @@
-"""Rows of the audit log for tests."""
+"""Rows of the audit log for tests, and the signed chain that they continue."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from sqlalchemy import delete, select, update
 
 from server.core.audit.audit_tables import audit_log, audit_pending
 from server.core.audit.chain import rows_after, seal
 from server.core.audit.request_rows import append_rows
+from server.core.audit.signed_digests import sign_chain
 from server.core.context import Context
 from trainyard.protocol.audit_log.views import AuditOutcome
+
+
+@pytest.fixture(autouse=True)
+def signed_chain(context: Context) -> None:
+    """Sign the ends of the empty chain, as the migration does."""
+    with context.database.write() as connection:
+        assert sign_chain(context, connection)
 
 
 def add(context: Context, count: int = 1, **fields: Any) -> None:

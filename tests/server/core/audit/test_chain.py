@@ -14,11 +14,11 @@ import pytest
 from sqlalchemy import delete, func, literal, select, update
 
 from server.app.keys import rotate
-from server.core.audit import chain, segments
+from server.core.audit import audit_retention, chain
+from server.core.audit.audit_retention import forget_segments
 from server.core.audit.audit_tables import audit_anchors, audit_log, audit_marks, audit_pending
 from server.core.audit.chain import digest_of, seal, seal_batch
 from server.core.audit.export_lines import export
-from server.core.audit.segments import forget_segments
 from server.core.audit.signed_digests import FIRST_DIGEST
 from server.core.audit.verification import known_digests, verify
 from server.core.context import Context
@@ -209,7 +209,7 @@ def database_clock(clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> FakeClo
     """The clock of the database."""
     other = FakeClock()
     monkeypatch.setattr(
-        segments, "database_time", lambda _: literal(other.now(), type_=UtcDateTime())
+        audit_retention, "database_time", lambda _: literal(other.now(), type_=UtcDateTime())
     )
     return other
 

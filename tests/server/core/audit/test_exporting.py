@@ -27,8 +27,8 @@ from sqlalchemy import delete, select
 from server.core.audit import chain, exporting
 from server.core.audit import destinations as destinations_module
 from server.core.audit.audit_tables import audit_log, audit_marks
-from server.core.audit.destinations import AuditFile, Syslog
-from server.core.audit.exporting import AuditExporter, destinations, export_batch
+from server.core.audit.destinations import AuditFile, Syslog, destinations
+from server.core.audit.exporting import AuditExporter, export_batch
 from server.core.audit.verification import export_problems, known_digests, verify
 from server.core.context import Context
 from server.core.settings import Settings

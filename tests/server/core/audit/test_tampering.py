@@ -23,10 +23,10 @@ from sqlalchemy import (
 from sqlalchemy.exc import DBAPIError
 
 from server.core.audit import chain, verification
+from server.core.audit.audit_retention import forget_segments
 from server.core.audit.audit_tables import audit_anchors, audit_log, audit_marks, audit_pending
 from server.core.audit.chain import digest_of, seal
 from server.core.audit.raw_rows import select_raw
-from server.core.audit.segments import forget_segments
 from server.core.audit.signed_digests import FIRST_DIGEST, HEAD, START, sign_chain
 from server.core.audit.verification import verify
 from server.core.context import Context

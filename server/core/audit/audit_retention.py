@@ -8,7 +8,7 @@ from datetime import timedelta
 from sqlalchemy import delete, select
 
 from server.core.audit.audit_tables import audit_log
-from server.core.audit.request_rows import append_rows
+from server.core.audit.request_rows import append_rows, system_row
 from server.core.audit.signed_digests import (
     START,
     SignedDigest,
@@ -18,7 +18,6 @@ from server.core.audit.signed_digests import (
 )
 from server.core.context import Context
 from server.core.database.engine import database_time
-from trainyard.protocol.audit_log.views import AuditOutcome
 
 logger = logging.getLogger(__name__)
 
@@ -54,12 +53,6 @@ def forget_segments(context: Context) -> int:
         gone = connection.execute(delete(audit_log).where(audit_log.c.seq <= end.seq)).rowcount
         moved = SignedDigest(START, end.seq, context.now(), end.digest)
         write_mark(connection, moved.signed(secrets))
-        row = {
-            "at": context.now(),
-            "operation": FORGET,
-            "outcome": AuditOutcome.CHANGED,
-            "object": "audit",
-            "after": {"until_seq": end.seq, "rows": gone},
-        }
-        append_rows(connection, [row])
+        after = {"until_seq": end.seq, "rows": gone}
+        append_rows(connection, [system_row(context, FORGET, object="audit", after=after)])
     return gone
