@@ -49,6 +49,11 @@ pytestmark = [
 ]
 RANKS = range(200_000, 201_025)
 """User ids of ranks: `TRAINYARD_RUN_AS` of docker-compose.yml."""
+SECRETS_OF = {
+    "server": {"postgres-password", "redis-password", "oidc-client-secret"},
+    "worker": {"redis-password", "join-token"},
+}
+"""Secrets that a container has, and no other ones."""
 SERVER_IMAGE = "localhost/trainyard-server"
 FOR_LONG = 100_000
 
@@ -184,10 +189,12 @@ def test_no_process_is_root_and_ranks_read_no_secret(project: Project, yard: Cli
                 groups = {*map(int, [*status["Gid"].split(), *status["Groups"].split()])}
                 assert not groups & {0, SECRETS_GROUP}, groups
     assert len(ranks) == 1, "one job, and each of its processes has its user"
-    for secret in secrets():
-        if secret != "postgres-password":
-            of_file = project.execute("worker", "stat", "-Lc", "%u:%g:%a", f"/run/secrets/{secret}")
+    for service, own in SECRETS_OF.items():
+        assert {*project.execute(service, "ls", "/run/secrets").split()} == own
+        for secret in own:
+            of_file = project.execute(service, "stat", "-Lc", "%u:%g:%a", f"/run/secrets/{secret}")
             assert of_file.strip() == f"0:{SECRETS_GROUP}:440"
+    assert set().union(*SECRETS_OF.values()) == {*secrets()}
 
 
 def test_logs_are_limited(project: Project) -> None:
