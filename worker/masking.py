@@ -62,7 +62,7 @@ def masked_lines(content: bytes, mask: OutputMask) -> bytes:
 def _is_commit(line: bytes) -> bool:
     try:
         record = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):  # the second one for thousands of brackets
         return False
     return isinstance(record, dict) and record.get("kind") == COMMIT
 

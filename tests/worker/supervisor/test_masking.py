@@ -195,6 +195,8 @@ def test_a_commit_stays_whole() -> None:
     commit = b'{"kind":"checkpoint_committed","data":{"path":"/trainyard/01/step-5"}}\n'
     other = b'{"kind":"save_failed","data":{"error":"checkpoint_committed trainyard"}}\n'
     torn = b'{"kind":"checkpoint_committed","error":"trainyard\n'
+    brackets = b"[" * 200_000 + b"]" * 200_000
+    torn += b'{"kind":"checkpoint_committed","trainyard":' + brackets + b"}\n"
     masked = masked_lines(commit + other + torn + commit, mask)
     hidden = (other + torn).replace(b"trainyard", b"*" * 9)
     assert masked == commit + hidden + commit
