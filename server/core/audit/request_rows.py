@@ -25,18 +25,8 @@ logger = logging.getLogger(__name__)
 
 FIELDS = frozenset(
     {
-        *(
-            "role",
-            "state",
-            "email",
-            "owner",
-            "priority",
-            "kind",
-            "scopes",
-            "expires_at",
-            "name",
-            "group",
-        ),
+        *("role", "state", "email", "owner", "priority", "kind", "scopes", "expires_at"),
+        *("name", "group"),
         *("description", "weight", "max_slots", "max_running", "slot_hours_per_month"),
         *("world_size", "checkpoint_id", "until_seq", "rows", "revoked", "version", "unix_account"),
     }
