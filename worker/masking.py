@@ -51,7 +51,7 @@ def masked_value(value: Value, mask: OutputMask) -> Value:
 
 def masked_lines(content: bytes, mask: OutputMask) -> bytes:
     """Return lines of records with masked secrets, each as long as before."""
-    if COMMIT.encode() not in content:
+    if not mask or COMMIT.encode() not in content:
         return mask.lines(content, words=_WORDS)
     return b"".join(
         line if _is_commit(line) else mask.lines(line, words=_WORDS)
@@ -60,6 +60,8 @@ def masked_lines(content: bytes, mask: OutputMask) -> bytes:
 
 
 def _is_commit(line: bytes) -> bool:
+    if COMMIT.encode() not in line:
+        return False
     try:
         record = json.loads(line)
     except (ValueError, RecursionError):  # the second one for thousands of brackets
