@@ -23,9 +23,16 @@ operations_account = (
 """The Unix account of an operation's owner, as a column of a query of operations."""
 
 
-def accounts_of(connection: Connection, user_ids: Collection[str]) -> Mapping[str, str | None]:
-    """Return Unix accounts by user id; the account is None for a user without one."""
+def accounts_of(
+    connection: Connection, user_ids: Collection[str], *, hold: bool = False
+) -> Mapping[str, str | None]:
+    """Return Unix accounts by user id; the account is None for a user without one.
+
+    With `hold`, they do not change until the transaction ends.
+    """
     query = select(users.c.id, users.c.unix_account).where(users.c.id.in_(user_ids))
+    if hold:
+        query = query.order_by(users.c.id).with_for_update(read=True)
     return {row.id: row.unix_account for row in connection.execute(query)}
 
 
@@ -75,10 +82,3 @@ def check_room_for_account(connection: Connection, user_id: str) -> None:
     others = (users.c.unix_account.is_not(None), users.c.id != user_id)
     if (connection.scalar(select(func.count()).where(*others)) or 0) >= MAX_ACCOUNTS:
         raise ConflictError(f"{MAX_ACCOUNTS:,} other users have Unix accounts; remove one first")
-
-
-def hold_accounts(connection: Connection, user_ids: Collection[str]) -> Mapping[str, str | None]:
-    """Return Unix accounts by user id; they do not change until the transaction ends."""
-    query = select(users.c.id, users.c.unix_account).where(users.c.id.in_(user_ids))
-    held = query.order_by(users.c.id).with_for_update(read=True)
-    return {row.id: row.unix_account for row in connection.execute(held)}

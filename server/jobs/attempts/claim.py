@@ -20,7 +20,7 @@ from server.cluster.named_secrets.secret_uses import (
     without_right,
 )
 from server.cluster.nodes.workers import refuse_other_worker, registered_workers
-from server.core.audit.request_rows import append_rows
+from server.core.audit.request_rows import append_rows, system_row
 from server.core.context import Context
 from server.core.database.rows import Attempt, AttemptNode, Job
 from server.core.database.tables import checkpoints, nodes
@@ -191,15 +191,10 @@ def _delivered(
     for event in events:
         job_id = event.subject.job_id
         if isinstance(event.data, SecretsDelivered) and job_id is not None:
-            yield {
-                "at": context.now(),
-                "operation": "secrets_delivered",
-                "outcome": AuditOutcome.READ,
-                "token": event.subject.node,
-                "object": f"jobs/{job_id}",
-                "project": projects[job_id],
-                "after": {"name": [each.name for each in event.data.secrets]},
-            }
+            named = {"name": [each.name for each in event.data.secrets]}
+            about, read = f"jobs/{job_id}", AuditOutcome.READ
+            row = system_row(context, "secrets_delivered", outcome=read, object=about, after=named)
+            yield row | {"token": event.subject.node, "project": projects[job_id]}
 
 
 def _secrets(

@@ -26,7 +26,7 @@ from server.core.database.tables import jobs, notices
 from server.core.errors import UnreadableError
 from server.core.events.notices import notify
 from server.core.expected_time import expected_time
-from server.core.people.unix_accounts import hold_accounts
+from server.core.people.unix_accounts import accounts_of
 from server.core.subject import Subject
 from server.jobs.jobs.checks import roots_of
 from server.jobs.queue.duration import Duration, expected_durations, with_newer_history
@@ -139,7 +139,7 @@ def enter_groups(context: Context, *, without: Collection[str] = ()) -> frozense
     groups: dict[tuple[object, Demand], dict[str, Any]] = {}
     grouped: list[dict[str, Any]] = []
     with context.database.write() as connection:
-        accounts = hold_accounts(connection, {row.owner_id for row, _ in found})
+        accounts = accounts_of(connection, {row.owner_id for row, _ in found}, hold=True)
         found = [
             (row, demand) for row, demand in found if accounts.get(row.owner_id) == row.account
         ]
